@@ -1,0 +1,24 @@
+"""The registry of finding codes, one file per domain."""
+
+from __future__ import annotations
+
+from .code import Code
+from .fabric import CODES as FABRIC
+from .host import CODES as HOST
+from .link import CODES as LINK
+from .model import CODES as MODEL
+from .serving import CODES as SERVING
+from .transfer import CODES as TRANSFER
+
+DOMAINS: dict[str, tuple[Code, ...]] = {
+    "host": HOST,
+    "fabric": FABRIC,
+    "link": LINK,
+    "model": MODEL,
+    "transfer": TRANSFER,
+    "serving": SERVING,
+}
+
+REGISTRY: dict[str, Code] = {code.code: code for codes in DOMAINS.values() for code in codes}
+
+__all__ = ["DOMAINS", "REGISTRY", "Code"]
