@@ -1,0 +1,1 @@
+"""Builds and boots the virtual Sparks."""
