@@ -1,0 +1,82 @@
+"""The record of a play."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.spark import results
+
+ENDED = datetime(2026, 11, 30, 21, 45, 0, tzinfo=timezone.utc)
+
+
+def a_result(**changes: Any) -> dict[str, Any]:
+    return {
+        "play": "site",
+        "cluster": "pair_a",
+        "verdict": "ok",
+        "duration_s": 61.4,
+        "ended_utc": ENDED.isoformat(),
+        "findings": [],
+        "measurements": {},
+        "failures": [],
+        "plan": {},
+        "module_executions": {"spark-01": {"modules": 14, "polls": 3}},
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(
+    ("failed", "check_mode", "expected"),
+    [(False, False, "ok"), (False, True, "predicted"), (True, False, "failed"), (True, True, "failed")],
+)
+def test_verdict(failed: bool, check_mode: bool, expected: str) -> None:
+    assert results.verdict(failed=failed, check_mode=check_mode) == expected
+
+
+def test_the_latest_file_names_the_newest_result(tmp_path: Path) -> None:
+    first = results.write(tmp_path, a_result(), ENDED)
+    second = results.write(tmp_path, a_result(verdict="failed"), ENDED)
+    assert first != second, "two runs in one second keep a folder each"
+    assert json.loads(first.read_text())["verdict"] == "ok"
+    latest = json.loads((tmp_path / "results/latest/pair_a/site.json").read_text())
+    assert tmp_path / latest["result"] == second
+    assert latest["verdict"] == "failed"
+    assert not list(tmp_path.rglob(".*")), "no temporary file is left"
+
+
+def test_repetitions_are_said_once() -> None:
+    item = {"code": "A", "severity": "note", "node": "n", "found": "f"}
+    assert results.unique([item, dict(item), {**item, "node": "m"}]) == [item, {**item, "node": "m"}]
+
+
+def test_the_summary_puts_the_worst_first_and_fits_a_screen() -> None:
+    def said(code: str, severity: str, remedy: str = "") -> dict[str, Any]:
+        return {"code": code, "severity": severity, "node": "spark-02", "found": f"found {code}", "remedy": remedy}
+
+    findings = [said(f"NOTE_{n}", "note") for n in range(30)] + [said("LINK_DEGRADED", "fatal", "Reboot both.")]
+    link = {"rails": [{"rail": 0, "gbps": 92.57}, {"rail": 1, "gbps": 92.57}], "sum_gbps": 185.14, "min_gbps": 170, "overlap_share": 0.98}
+    text = results.summary(
+        a_result(
+            verdict="failed",
+            findings=findings,
+            measurements={"spark-01": {"link": link}},
+            plan={
+                "nodes": [{"node": "spark-01", "role": "head", "rank": 0}, {"node": "spark-02", "role": "worker", "rank": 1}],
+                "rails": [{"rail": 0, "subnet": "192.168.200.0/24"}],
+                "transport": "rdma",
+                "mtu": 1500,
+            },
+        ),
+        "results/x/result.json",
+    )
+    lines = text.splitlines()
+    assert lines[0] == "site on pair_a: FAILED in 61 s"
+    assert "92.57 + 92.57 = 185.14 Gb/s (needs 170, 98% of the time together)" in text
+    assert text.index("LINK_DEGRADED") < text.index("NOTE_0")
+    assert "remedy: Reboot both." in text
+    assert "and 23 more in the result file" in text
+    assert len(lines) <= 24
