@@ -1,0 +1,131 @@
+"""The container pair, from factory state to a completion by real vLLM, and what happens when something is not as it should be.
+
+The tests of this file are one story, told in order on one pair.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+from .virtual_pair import VirtualPair, changed_paths
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+HEAD, WORKER = "spark-01", "spark-02"
+BUNDLE = "/usr/local/lib/spark-cluster"
+API = "http://127.0.0.1:18000"
+
+
+def ask(path: str, body: dict[str, Any] | None = None, timeout_s: float = 20) -> tuple[int, Any]:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(API + path, data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_a_model_that_does_not_fit_is_refused_before_anything_is_changed(container_pair: VirtualPair) -> None:
+    before = container_pair.snapshot()
+    outcome = container_pair.play("cluster-up.yml", model="deepseek-v4-flash")
+    assert outcome.rc != 0
+    assert outcome.result("lab")["verdict"] == "failed"
+    fatal = [item for item in outcome.result("lab")["findings"] if item["severity"] == "fatal"]
+    codes = {item["code"] for item in fatal}
+    assert codes & {"DISK_TOO_SMALL", "MEMORY_TOO_SMALL", "MODEL_TOO_LARGE"}, codes
+    assert all(item["remedy"] for item in fatal)
+    assert changed_paths(before, container_pair.snapshot()) == {}
+
+
+def test_site_takes_the_pair_from_factory_state_to_a_proven_fabric(container_pair: VirtualPair) -> None:
+    outcome = container_pair.play("site.yml")
+    assert outcome.rc == 0, outcome.output[-6000:]
+    result = outcome.result("lab")
+    assert result["verdict"] == "ok"
+    assert "TRANSPORT_TCP" in outcome.codes("lab", "warn")
+    link = result["measurements"][HEAD]["link"]
+    assert len(link["rails"]) == 2
+    assert link["overlap_share"] >= 0.9
+    assert link["sum_gbps"] >= link["min_gbps"]
+    for node in container_pair.nodes:
+        host = container_pair.host(node)
+        assert {"192.168.200.12", "192.168.200.13"} & set(host.interface("enp1s0f0np0").addresses)
+        assert host.file("/etc/netplan/40-spark-fabric.yaml").mode == 0o600
+        assert result["module_executions"][node]["modules"] <= 40
+    unit = container_pair.sh(HEAD, "systemctl list-unit-files --no-legend --type=service --state=enabled").split()
+    assert not [name for name in unit if "vllm" in name], "the single-node unit would take over at the next boot"
+
+
+def test_one_command_brings_up_the_model_and_proves_it_with_a_completion(container_pair: VirtualPair) -> None:
+    outcome = container_pair.play("cluster-up.yml", model="lab-tiny")
+    assert outcome.rc == 0, outcome.output[-6000:]
+    result = outcome.result("lab")
+    assert result["verdict"] == "ok"
+    completion = result["measurements"][HEAD]["completion"]
+    assert completion["completion_tokens"] > 0
+    serving = result["configuration"]
+    for key in ("image", "tensor_parallel", "max_num_seqs", "base_url", "served_names", "environment"):
+        assert serving.get(key), key
+    status, body = ask("/v1/chat/completions", {"model": serving["served_names"][0], "messages": [{"role": "user", "content": "Say OK."}], "max_tokens": 8})
+    assert status == 200
+    assert json.loads(body)["usage"]["completion_tokens"] > 0
+    started = {node: container_pair.sh(node, "docker inspect -f '{{.State.StartedAt}}' spark-rank").strip() for node in container_pair.nodes}
+    assert started[WORKER] < started[HEAD], "the worker starts first"
+    sums = {node: container_pair.sh(node, f"sha256sum {BUNDLE}/rankctl.pyz {BUNDLE}/launch {BUNDLE}/manifest.json") for node in container_pair.nodes}
+    assert sums[HEAD] == sums[WORKER]
+    for node in container_pair.nodes:
+        assert result["module_executions"][node]["modules"] <= 35
+
+
+def test_the_second_run_of_both_changes_nothing_and_keeps_serving(container_pair: VirtualPair) -> None:
+    before = container_pair.snapshot()
+    for playbook, variables in (("site.yml", {}), ("cluster-up.yml", {"model": "lab-tiny"})):
+        outcome = container_pair.play(playbook, **variables)
+        assert outcome.rc == 0, outcome.output[-6000:]
+        assert not any(outcome.changed.values()), (playbook, outcome.result("lab")["changed"])
+        for node, count in outcome.result("lab")["module_executions"].items():
+            assert count["modules"] <= 12, (playbook, node, count)
+    assert changed_paths(before, container_pair.snapshot()) == {}
+
+
+def test_a_dead_worker_fails_the_probe_although_health_says_200(container_pair: VirtualPair) -> None:
+    container_pair.sh(WORKER, "docker kill spark-rank")
+    assert ask("/health")[0] == 200
+    began = time.monotonic()
+    probe = container_pair.module(HEAD, "completion_probe", base_url="http://127.0.0.1:8000", served_names=["lab-tiny"], deadline_s=30)
+    assert time.monotonic() - began < 45
+    assert probe["failed"]
+    codes = {item["code"] for item in probe["findings"] if item["severity"] == "fatal"}
+    assert codes & {"COMPLETION_FAILED", "COMPLETION_HANGS"}, codes
+    assert container_pair.play("cluster-down.yml").rc == 0
+
+
+def test_a_launcher_altered_on_one_node_is_caught_before_any_container_starts(container_pair: VirtualPair) -> None:
+    container_pair.sh(WORKER, f"printf '# tuned by hand\\n' >> {BUNDLE}/launch")
+    altered = hashlib.sha256(container_pair.host(WORKER).file(f"{BUNDLE}/launch").content).hexdigest()
+    outcome = container_pair.play("cluster-up.yml", model="lab-tiny")
+    assert outcome.rc != 0
+    fatal = [item for item in outcome.result("lab")["findings"] if item["severity"] == "fatal"]
+    assert [(item["code"], item["node"]) for item in fatal] == [("LAUNCHER_ALTERED", WORKER)]
+    assert altered in json.dumps(fatal[0])
+    for node in container_pair.nodes:
+        assert container_pair.sh(node, "docker ps -aq -f name=spark-rank").strip() == ""
+
+
+def test_down_leaves_nothing_of_the_ranks(container_pair: VirtualPair) -> None:
+    outcome = container_pair.play("cluster-up.yml", model="lab-tiny", launcher_restore=True)
+    assert outcome.rc == 0, outcome.output[-6000:]
+    outcome = container_pair.play("cluster-down.yml")
+    assert outcome.rc == 0, outcome.output[-6000:]
+    assert outcome.result("lab")["verdict"] == "ok"
+    for node in container_pair.nodes:
+        assert container_pair.sh(node, "docker ps -aq -f name=spark-rank").strip() == ""
+        assert container_pair.sh(node, "ss -ltnH '( sport = :8000 or sport = :29501 )'").strip() == ""

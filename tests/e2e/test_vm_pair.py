@@ -1,0 +1,70 @@
+"""The VM pair: a kernel of its own, soft-RoCE, real ``ib_write_bw``; one story in order, from factory state to a proven link."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from .virtual_pair import VirtualPair, changed_paths
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+HEAD, WORKER = "spark-01", "spark-02"
+RAILS = {"enp1s0f0np0": "rocep1s0f0", "enP2p1s0f0np0": "roceP2p1s0f0"}
+
+
+def netplan_files(pair: VirtualPair, node: str) -> dict[str, list[Any]]:
+    return {path: facts for path, facts in pair.snapshot()[node]["files"].items() if path.startswith("/etc/netplan/")}
+
+
+@pytest.fixture(scope="module")
+def factory_netplan(vm_pair: VirtualPair) -> dict[str, dict[str, list[Any]]]:
+    found = vm_pair.snapshot()
+    return {node: {p: f for p, f in found[node]["files"].items() if p.startswith("/etc/netplan/")} for node in vm_pair.nodes}
+
+
+def test_check_mode_on_factory_state_changes_nothing_and_claims_nothing_unproven(vm_pair: VirtualPair, factory_netplan: Any) -> None:
+    before = vm_pair.snapshot()
+    outcome = vm_pair.play("site.yml", check=True)
+    assert outcome.rc == 0, outcome.output[-6000:]
+    result = outcome.result("lab-fabric")
+    assert result["verdict"] == "predicted"
+    assert "NOT_PROVEN_IN_CHECK_MODE" in outcome.codes("lab-fabric")
+    assert "link" not in result["measurements"].get(HEAD, {})
+    assert "40-spark-fabric.yaml" in outcome.output, "--diff shows the file that would be written"
+    assert changed_paths(before, vm_pair.snapshot()) == {}
+
+
+def test_site_moves_the_orphan_keeps_the_foreign_file_and_measures_both_rails(vm_pair: VirtualPair, factory_netplan: Any) -> None:
+    outcome = vm_pair.play("site.yml")
+    assert outcome.rc == 0, outcome.output[-6000:]
+    result = outcome.result("lab-fabric")
+    assert result["verdict"] == "ok"
+    nul = hashlib.sha256(bytes(715)).hexdigest()
+    after = vm_pair.snapshot()
+    for node in vm_pair.nodes:
+        files = after[node]["files"]
+        for path, facts in factory_netplan[node].items():
+            if facts[0] == nul:
+                assert path not in files, "the orphan is out of netplan's way"
+                moved = [f for p, f in files.items() if p.startswith("/var/lib/spark-cluster/backup/") and f[0] == nul]
+                assert moved == [facts], "bytes, mode, owner and time are kept"
+            else:
+                assert files[path] == facts, f"{path} is not ours"
+        gids = {gid["rdma_device"]: gid for gid in result["measurements"][node]["gids"]}
+        assert set(gids) == set(RAILS.values())
+        assert result["module_executions"][node]["modules"] <= 40
+    link = result["measurements"][HEAD]["link"]
+    assert len(link["rails"]) == 2
+    assert link["overlap_share"] >= 0.9
+    assert link["sum_gbps"] >= link["min_gbps"] > 0
+
+
+def test_the_second_run_changes_nothing(vm_pair: VirtualPair) -> None:
+    before = vm_pair.snapshot()
+    outcome = vm_pair.play("site.yml")
+    assert outcome.rc == 0, outcome.output[-6000:]
+    assert not any(outcome.changed.values()), outcome.result("lab-fabric")["changed"]
+    assert changed_paths(before, vm_pair.snapshot()) == {}
