@@ -1,7 +1,218 @@
-"""Finding codes: fabric."""
+"""Finding codes: the two CX-7 functions, their addresses, and netplan."""
 
 from __future__ import annotations
 
 from .code import Code
 
-CODES: tuple[Code, ...] = ()
+CODES: tuple[Code, ...] = (
+    Code(
+        "FABRIC_FUNCTION_MISSING",
+        "fatal",
+        "No usable ConnectX function",
+        "The node shows no ConnectX-7 function that could carry the fabric. They stay absent until a cable was "
+        "plugged in once.",
+        "On {node}: plug the QSFP cable into both Sparks, wait ten seconds, check `ls /sys/class/net`, then run the "
+        "play again; "
+        "if the functions carry other names, set fabric_netdevs for {node}.",
+    ),
+    Code(
+        "FABRIC_HALF",
+        "warn",
+        "One rail of two: half the bandwidth",
+        "One QSFP port is two functions in two PCIe domains, and a single one cannot pass about 112 Gb/s. With one "
+        "rail the pair works at half.",
+        "Give both functions of {node} to the fabric: leave fabric_netdevs empty, or name both twins of the cabled "
+        "port.",
+    ),
+    Code(
+        "FABRIC_ONE_SUBNET",
+        "fatal",
+        "Both functions of a node lie in one subnet",
+        "Two interfaces in one subnet share one route: replies leave by the wrong function and one rail carries "
+        "nothing.",
+        "Give each rail its own subnet, as in fabric_subnets: [192.168.200.0/24, 192.168.201.0/24], and remove the "
+        "addresses of "
+        "{devices} on {node} from where they were configured.",
+    ),
+    Code(
+        "FABRIC_SUBNET_OVERLAP",
+        "fatal",
+        "A rail's subnet is in use for something else",
+        "A rail inside the management network or another route would take traffic that belongs there, the operator's "
+        "connection included.",
+        "Choose free subnets for this cluster, for example fabric_subnets: [{suggestion}].",
+    ),
+    Code(
+        "FABRIC_FUNCTION_ENSLAVED",
+        "fatal",
+        "A function is part of a bond or a bridge",
+        "Bonding or bridging the two functions breaks RDMA registration and the GID table.",
+        "On {node}: remove {netdev} from {master} (it is declared in {where}), then run the play again.",
+    ),
+    Code(
+        "FABRIC_LINK_DOWN",
+        "fatal",
+        "A rail has no carrier",
+        "The function is switched on and the other end is too, yet there is no signal on the cable.",
+        "Reseat the QSFP cable at both ends until `cat /sys/class/net/{netdev}/carrier` on {node} prints 1. If both "
+        "ends were reseated "
+        "already, try the other port.",
+    ),
+    Code(
+        "FABRIC_SPEED_LOW",
+        "warn",
+        "A function negotiated less than 200 Gb/s",
+        "A Spark's port runs at 200 Gb/s with a suitable cable. A lower speed bounds the bandwidth; a full one does "
+        "not prove it.",
+        "On {node}: check the cable with `sudo ethtool -m {netdev}`, and that it is a 200G or 400G one.",
+    ),
+    Code(
+        "FABRIC_ADDRESS_TAKEN",
+        "fatal",
+        "A rail's address is held elsewhere",
+        "The address that the plan gives to one function is already set on another interface.",
+        "Remove {address} from {netdev} on {holder}, or move the cluster with fabric_first_host or fabric_subnets.",
+    ),
+    Code(
+        "FABRIC_ADDRESS_MISSING",
+        "fatal",
+        "A rail's address did not come up",
+        "The configuration was applied, but the function does not carry the planned address.",
+        "On {node}: look at `networkctl status {netdev}` and `nmcli device show {netdev}`; without a carrier at the "
+        "other end some "
+        "renderers set no address.",
+    ),
+    Code(
+        "FABRIC_MTU_DIFFERS",
+        "fatal",
+        "A function has another MTU than planned",
+        "Both ends of a rail must agree on the MTU, or large frames vanish.",
+        "On {node}: find what sets the MTU of {netdev} (`grep -rn mtu /etc/netplan`), or set fabric_mtu to what you "
+        "want on all nodes.",
+    ),
+    Code(
+        "FABRIC_RAIL_UNREACHABLE",
+        "fatal",
+        "A peer does not answer on a rail",
+        "The peer's address on this rail did not answer from this function. The evidence tells a dead link from a "
+        "missing address.",
+        "Compare the evidence of both nodes: carrier 0 is the cable, an ARP entry that stays incomplete is the "
+        "peer's address or a "
+        "cable in another port, a complete one is a firewall. What was changed goes back by itself.",
+    ),
+    Code(
+        "FABRIC_ROLLED_BACK",
+        "fatal",
+        "The network change was rolled back on the node",
+        "The change was not confirmed in time, so the node put its own network back as it was.",
+        "Look at the findings above for the reason, then run the play again; if the node is only slow, raise "
+        "fabric_rollback_s.",
+    ),
+    Code(
+        "FABRIC_ROLLBACK_NOT_ARMED",
+        "fatal",
+        "The rollback timer could not be started",
+        "No network is changed without a timer on the node that changes it back. Nothing was changed.",
+        "On {node}: find out why `systemd-run --on-active=60 true` fails, then run the play again.",
+    ),
+    Code(
+        "FABRIC_ADOPTED",
+        "note",
+        "A network that is already right is left as it is",
+        "The planned addresses are on the planned functions and something lasting put them there, so this project "
+        "writes nothing.",
+        "None needed.",
+    ),
+    Code(
+        "FABRIC_CONFIRMED",
+        "ok",
+        "Every peer answers on every rail",
+        "Reachability was tested from the rail's own address and function, over a connection made after the change.",
+        "None needed.",
+    ),
+    Code(
+        "NETPLAN_FOREIGN_CLAIM",
+        "fatal",
+        "Another netplan file configures a rail's function",
+        "Files that are not ours are never rewritten, and netplan would merge both into something neither of them "
+        "says.",
+        "On {node}: remove {netdev} from {path}, or make that file say what the plan says; then run the play again.",
+    ),
+    Code(
+        "NETPLAN_UNREADABLE",
+        "fatal",
+        "A netplan file cannot be read",
+        "Netplan refuses the whole tree while one file is unreadable. This one is not an all-NUL orphan, so it is "
+        "somebody's configuration.",
+        "On {node}: repair {path} ({cure}), check with `sudo netplan generate`, then run the play again.",
+    ),
+    Code(
+        "NETPLAN_NUL_LIVE",
+        "fatal",
+        "An all-NUL netplan file belongs to a live connection",
+        "The file holds nothing but NUL bytes, and NetworkManager knows the connection: moving it could lose the "
+        "profile.",
+        "On {node}: have NetworkManager write it again: sudo nmcli connection modify {uuid} connection.id "
+        '"$(nmcli -g connection.id connection show {uuid})"',
+    ),
+    Code(
+        "NETPLAN_ORPHAN",
+        "note",
+        "An all-NUL netplan file belongs to no connection",
+        "Such files lie on factory Sparks and make netplan refuse every change. They are moved to a backup, never "
+        "deleted.",
+        "None needed: the play moves it to /var/lib/spark-cluster/backup/netplan and records that for undo.",
+    ),
+    Code(
+        "NETPLAN_ORPHAN_CHANGED",
+        "fatal",
+        "A file planned as an orphan is not one any more",
+        "Between the plan and the change the file got other bytes or was replaced. It was left alone, and nothing "
+        "was changed.",
+        "Run the play again: it looks at the file anew.",
+    ),
+    Code(
+        "NETPLAN_NM_SILENT",
+        "fatal",
+        "NetworkManager does not answer",
+        "Whether an all-NUL file belongs to a connection is known only to NetworkManager, and a guess could cost a "
+        "connection.",
+        "On {node}: sudo systemctl start NetworkManager && nmcli connection show, then run the play again.",
+    ),
+    Code(
+        "NETPLAN_INVALID",
+        "fatal",
+        "Netplan refuses the resulting configuration",
+        "The whole tree, as it would be after the change, was given to netplan's generator in a scratch folder. "
+        "Nothing was changed.",
+        "On {node}: repair what the message names, check with `sudo netplan generate`, then run the play again.",
+    ),
+    Code(
+        "NETPLAN_APPLY_FAILED",
+        "fatal",
+        "The network change could not be applied",
+        "A command that applies the configuration failed. The node was put back as it was at once.",
+        "Read the command's message in the evidence and repair its cause on {node}, then run the play again.",
+    ),
+    Code(
+        "NETPLAN_TOOL_MISSING",
+        "fatal",
+        "Netplan's generator was not found",
+        "Without the generator a configuration cannot be checked before it is applied.",
+        "On {node}: sudo apt-get install netplan.io",
+    ),
+    Code(
+        "UNIT_TAKEN_OVER",
+        "note",
+        "A unit of an earlier deployment was disabled",
+        "It would have taken the GPU or the port at the next boot, and the node would silently have served alone.",
+        "None needed. By hand it comes back with: sudo systemctl enable --now {unit}",
+    ),
+    Code(
+        "UNIT_STILL_ENABLED",
+        "fatal",
+        "A conflicting unit is still enabled or running",
+        "At the next boot it would take the GPU or the port before the cluster's own unit.",
+        "On {node}: sudo systemctl disable --now {unit}",
+    ),
+)

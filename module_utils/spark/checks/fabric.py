@@ -1,0 +1,313 @@
+"""What the facts of all nodes say against the planned fabric, before anything is changed. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..findings import Finding, finding
+
+FULL_SPEED_MBPS = 200_000
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Facts = Mapping[str, Any]
+
+
+def fabric_findings(
+    facts_by_node: Mapping[str, Facts], plan: Mapping[str, Any], policy: object = None
+) -> list[Finding]:
+    """Judge a plan's rails against every node's facts.
+
+    ``plan`` needs ``name``, ``rails`` and ``nodes`` as in a cluster plan; a node whose functions could not be chosen
+    has fewer rails than the plan, or none. ``policy`` is the validated inventory (mapping or object), of which only
+    ``fabric_netdevs`` is read.
+    """
+    chosen = bool(_setting(policy, "fabric_netdevs"))
+    nodes = [node for node in plan["nodes"] if node["node"] in facts_by_node]
+    found: list[Finding] = []
+    for node in nodes:
+        facts = facts_by_node[node["node"]]
+        found += _functions(node, facts, len(plan["rails"]), chosen)
+        found += _subnets(node, facts, plan["rails"])
+        found += _netplan(node, facts)
+    found += _planned_subnets(plan)
+    found += _carriers(nodes, facts_by_node)
+    found += _held_addresses(nodes, facts_by_node)
+    return found
+
+
+def _setting(policy: object, name: str) -> Any:
+    return policy.get(name) if isinstance(policy, Mapping) else getattr(policy, name, None)
+
+
+def _netdev(facts: Facts, name: str) -> Mapping[str, Any] | None:
+    return next((device for device in facts.get("netdevs", ()) if device["name"] == name), None)
+
+
+def _functions(node: Mapping[str, Any], facts: Facts, wanted: int, chosen: bool) -> Iterable[Finding]:
+    name = node["node"]
+    rails: Sequence[Mapping[str, Any]] = node["rails"]
+    seen = ", ".join(device["name"] for device in facts.get("netdevs", ())) or "none at all"
+    if not rails:
+        yield finding(
+            "FABRIC_FUNCTION_MISSING",
+            node=name,
+            found="no function for any rail",
+            expected=f"{wanted} ConnectX function{'s' if wanted != 1 else ''} of one cabled port",
+            evidence=(f"interfaces: {seen}",),
+        )
+        return
+    if len(rails) < 2:
+        how = "named by fabric_netdevs" if chosen else "the only one found"
+        yield finding(
+            "FABRIC_HALF",
+            node=name,
+            found=f"one function, {rails[0]['netdev']}, {how}",
+            expected="both functions of the cabled port",
+            evidence=(f"interfaces: {seen}",),
+        )
+    for rail in rails:
+        device = _netdev(facts, rail["netdev"])
+        if device is None:
+            yield finding(
+                "FABRIC_FUNCTION_MISSING",
+                node=name,
+                found=f"no interface {rail['netdev']}",
+                expected=f"{rail['netdev']} for rail {rail['rail']}",
+                evidence=(f"interfaces: {seen}",),
+            )
+            continue
+        if device.get("master"):
+            yield finding(
+                "FABRIC_FUNCTION_ENSLAVED",
+                node=name,
+                found=f"{device['name']} belongs to {device['master']}",
+                expected=f"{device['name']} on its own",
+                netdev=device["name"],
+                master=device["master"],
+                where=_declared_in(facts, device["master"]),
+            )
+        speed = device.get("speed_mbps")
+        # Virtual interfaces report no speed or -1; only a negotiated one says anything.
+        if speed is not None and 0 < speed < FULL_SPEED_MBPS:
+            yield finding(
+                "FABRIC_SPEED_LOW",
+                node=name,
+                found=f"{device['name']} at {speed} Mb/s",
+                expected=f"{FULL_SPEED_MBPS} Mb/s",
+                netdev=device["name"],
+            )
+
+
+def _declared_in(facts: Facts, device: str) -> str:
+    paths = [file["path"] for file in facts.get("netplan", {}).get("files", ()) if device in file.get("netdevs", ())]
+    return ", ".join(paths) or "no netplan file, so probably a NetworkManager profile"
+
+
+def _planned_subnets(plan: Mapping[str, Any]) -> Iterable[Finding]:
+    subnets = [(rail["rail"], ipaddress.ip_network(rail["subnet"])) for rail in plan["rails"]]
+    for position, (number, subnet) in enumerate(subnets):
+        for other_number, other in subnets[position + 1 :]:
+            if subnet.overlaps(other):
+                yield finding(
+                    "FABRIC_ONE_SUBNET",
+                    node=plan["name"],
+                    found=f"rail {number} is {subnet}, rail {other_number} is {other}",
+                    expected="one subnet for each rail, apart from each other",
+                    devices="both functions",
+                )
+
+
+def _subnets(node: Mapping[str, Any], facts: Facts, rails: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
+    name = node["node"]
+    own = {rail["netdev"] for rail in node["rails"]}
+    used: list[tuple[Network, str]] = []
+    on_rails: list[tuple[Network, str]] = []
+    for device in facts.get("netdevs", ()):
+        for address in device.get("addresses", ()):
+            network = ipaddress.ip_interface(address).network
+            if network.prefixlen == 0 or network.is_loopback or network.is_link_local:
+                continue
+            (on_rails if device["name"] in own else used).append((network, device["name"]))
+    for route in facts.get("routes", ()):
+        leads_to = _network(route.get("dst"))
+        if leads_to is not None and route.get("dev") not in own:
+            used.append((leads_to, str(route.get("dev"))))
+
+    for position, (network, device) in enumerate(on_rails):
+        for other, other_device in on_rails[position + 1 :]:
+            if device != other_device and network.overlaps(other):
+                yield finding(
+                    "FABRIC_ONE_SUBNET",
+                    node=name,
+                    found=f"{device} and {other_device} both lie in {network}",
+                    expected="a subnet of its own for each function",
+                    devices=f"{device} and {other_device}",
+                )
+    said: set[tuple[str, Network, str]] = set()
+    for rail in rails:
+        subnet = ipaddress.ip_network(rail["subnet"])
+        for network, device in used:
+            key = (rail["subnet"], network, device)
+            if network.version != subnet.version or not subnet.overlaps(network) or key in said:
+                continue
+            said.add(key)
+            yield finding(
+                "FABRIC_SUBNET_OVERLAP",
+                node=name,
+                found=f"rail {rail['rail']} is {subnet}, and {device} leads to {network}",
+                expected="subnets that no other interface or route of the node uses",
+                suggestion=", ".join(_free_subnets([used_by for used_by, _ in used], len(rails))),
+            )
+
+
+def _network(text: object) -> Network | None:
+    if not isinstance(text, str) or text in ("default", "0.0.0.0/0", "::/0"):
+        return None
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return None
+
+
+def _free_subnets(used: Sequence[Network], count: int) -> list[str]:
+    """Neighbouring /24s, aligned so that one range covers the rails, that nothing on the node overlaps."""
+    span = max(1, count - 1).bit_length()
+    for third in range(200, 0, -(1 << span)):
+        base = third - third % (1 << span)
+        candidates = [ipaddress.ip_network(f"192.168.{base + offset}.0/24") for offset in range(count)]
+        if not any(candidate.overlaps(network) for candidate in candidates for network in used if network.version == 4):
+            return [str(candidate) for candidate in candidates]
+    return ["two free /24 subnets"]
+
+
+def _netplan(node: Mapping[str, Any], facts: Facts) -> Iterable[Finding]:
+    name = node["node"]
+    netplan = facts.get("netplan", {})
+    manager = facts.get("networkmanager", {})
+    ours = {rail["netdev"]: f"{rail['address']}/{rail['prefix']}" for rail in node["rails"]}
+    orphans = set(node.get("orphans", ()))
+    for file in netplan.get("files", ()):
+        kind, path = file["class"], file["path"]
+        if kind == "orphan_nul":
+            yield finding(
+                "NETPLAN_ORPHAN",
+                node=name,
+                found=f"{path}: {file['size_bytes']} bytes, all NUL",
+                expected="a readable file, or none",
+                evidence=(f"sha256 {file['sha256']}", "NetworkManager knows no connection of that UUID"),
+            )
+        elif kind == "live_nul":
+            if not manager.get("running", False):
+                yield finding(
+                    "NETPLAN_NM_SILENT",
+                    node=name,
+                    found=f"{path} is all NUL and NetworkManager gives no list of connections",
+                    expected="an answer to `nmcli -t -f UUID connection show`",
+                )
+            else:
+                yield finding(
+                    "NETPLAN_NUL_LIVE",
+                    node=name,
+                    found=f"{path}: {file['size_bytes']} bytes, all NUL, of a connection that NetworkManager knows",
+                    expected="a readable file",
+                    uuid=uuid_of(path) or "UUID",
+                )
+        elif kind == "unreadable" and path not in orphans:
+            error = file.get("error") or "netplan cannot parse it"
+            yield finding(
+                "NETPLAN_UNREADABLE",
+                node=name,
+                found=f"{path}: {error}",
+                expected="YAML that netplan reads",
+                path=path,
+                cure=cure_of(error),
+            )
+        elif kind == "yaml":
+            for netdev in sorted(ours.keys() & set(file.get("netdevs", ()))):
+                device = _netdev(facts, netdev)
+                if device is not None and ours[netdev] in device.get("addresses", ()):
+                    continue  # that file, or whatever it is, already does what the plan asks for: adopted
+                carried = ", ".join(device["addresses"]) if device is not None else ""
+                yield finding(
+                    "NETPLAN_FOREIGN_CLAIM",
+                    node=name,
+                    found=f"{path} configures {netdev}, which does not carry {ours[netdev]}",
+                    expected=f"no other file for {netdev}, or one that gives it {ours[netdev]}",
+    XX
+                    netdev=netdev,
+                    path=path,
+                )
+
+
+def uuid_of(path: str) -> str | None:
+    """The connection that NetworkManager's netplan files name: ``90-NM-<uuid>.yaml``, with a suffix for Wi-Fi."""
+    name = path.rsplit("/", 1)[-1]
+    if not name.startswith("90-NM-") or not name.endswith(".yaml"):
+        return None
+    candidate = name[len("90-NM-") :][:36].lower()
+    shape = [len(part) for part in candidate.split("-")]
+    if shape != [8, 4, 4, 4, 12] or set(candidate) - set("0123456789abcdef-"):
+        return None
+    return candidate
+
+
+def cure_of(error: str) -> str:
+    """What a person does about an unreadable file, by what is wrong with it."""
+    low = error.lower()
+    if "tab" in low:
+        return "replace the tabs of its indentation with spaces"
+    if "nul" in low:
+        return "its tail is NUL bytes after real text: restore it from a backup or save the connection again"
+    if "utf" in low or "decode" in low:
+        return "remove the bytes that are not UTF-8"
+    if "empty" in low or "trunc" in low:
+        return "it is cut off: restore it from a backup or save the connection again"
+    return "correct it where the message points"
+
+
+def _carriers(nodes: Sequence[Mapping[str, Any]], facts_by_node: Mapping[str, Facts]) -> Iterable[Finding]:
+    """A rail without carrier, where every end is switched on.
+
+    A function that is switched off shows no carrier and takes that of its peer away: then only the change itself can
+    tell, and the confirmation after it does.
+    """
+    ends: dict[int, list[tuple[str, Mapping[str, Any]]]] = {}
+    for node in nodes:
+        for rail in node["rails"]:
+            device = _netdev(facts_by_node[node["node"]], rail["netdev"])
+            if device is not None:
+                ends.setdefault(rail["rail"], []).append((node["node"], device))
+    for number, devices in sorted(ends.items()):
+        if not all(device.get("admin_up") for _, device in devices):
+            continue
+        for name, device in devices:
+            if not device["carrier"]:
+                yield finding(
+                    "FABRIC_LINK_DOWN",
+                    node=name,
+                    found=f"{device['name']} (rail {number}) has no carrier",
+                    expected="carrier at every end of the rail",
+                    evidence=tuple(f"{peer}: {end['name']} {end.get('operstate', '?')}" for peer, end in devices),
+                    netdev=device["name"],
+                )
+
+
+def _held_addresses(nodes: Sequence[Mapping[str, Any]], facts_by_node: Mapping[str, Facts]) -> Iterable[Finding]:
+    for node in nodes:
+        for rail in node["rails"]:
+            for holder, facts in facts_by_node.items():
+                for device in facts.get("netdevs", ()):
+                    if holder == node["node"] and device["name"] == rail["netdev"]:
+                        continue
+                    if any(address.split("/")[0] == rail["address"] for address in device.get("addresses", ())):
+                        yield finding(
+                            "FABRIC_ADDRESS_TAKEN",
+                            node=node["node"],
+                            found=f"{rail['address']} is on {device['name']} of {holder}",
+                            expected=f"{rail['address']} free for {rail['netdev']} of {node['node']}",
+                            address=rail["address"],
+                            netdev=device["name"],
+                            holder=holder,
+                        )
