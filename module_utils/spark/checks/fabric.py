@@ -19,8 +19,8 @@ def fabric_findings(
 ) -> list[Finding]:
     """Judge a plan's rails against every node's facts.
 
-    ``plan`` needs ``name``, ``rails`` and ``nodes`` as in a cluster plan; a node whose functions could not be chosen
-    has fewer rails than the plan, or none. ``policy`` is the validated inventory (mapping or object), of which only
+    ``plan`` needs ``name``, ``rails`` and ``nodes`` as in a cluster plan; a rail whose function could not be found on
+    a node has an empty ``netdev``, or is missing there. ``policy`` is the validated inventory (mapping or object), of which only
     ``fabric_netdevs`` is read.
     """
     chosen = bool(_setting(policy, "fabric_netdevs"))
@@ -47,7 +47,7 @@ def _netdev(facts: Facts, name: str) -> Mapping[str, Any] | None:
 
 def _functions(node: Mapping[str, Any], facts: Facts, wanted: int, chosen: bool) -> Iterable[Finding]:
     name = node["node"]
-    rails: Sequence[Mapping[str, Any]] = node["rails"]
+    rails: Sequence[Mapping[str, Any]] = [rail for rail in node["rails"] if rail["netdev"]]
     seen = ", ".join(device["name"] for device in facts.get("netdevs", ())) or "none at all"
     if not rails:
         yield finding(
@@ -235,7 +235,7 @@ def _netplan(node: Mapping[str, Any], facts: Facts) -> Iterable[Finding]:
                     node=name,
                     found=f"{path} configures {netdev}, which does not carry {ours[netdev]}",
                     expected=f"no other file for {netdev}, or one that gives it {ours[netdev]}",
-    XX
+                    evidence=(f"{netdev} has {carried or 'no address'}",),
                     netdev=netdev,
                     path=path,
                 )
