@@ -35,11 +35,11 @@ test-fast: venv ## Lint and unit tests, under two minutes
 	@$(PYTEST) tests/lint tests/unit -m "not long"
 
 .PHONY: test
-test: venv lab-packages ## Lint, unit, role and end-to-end tests
+test: venv controller ## Lint, unit, role and end-to-end tests
 	@$(PYTEST) -m "not long"
 
 .PHONY: test-full
-test-full: venv lab-packages ## Everything, the long tests too
+test-full: venv controller ## Everything, the long tests too
 	@$(PYTEST)
 
 .PHONY: lint
@@ -47,15 +47,15 @@ lint: venv ## Style, types and consistency of the sources
 	@$(PYTEST) tests/lint
 
 .PHONY: molecule
-molecule: venv lab-packages ## Each role on systemd containers: create, converge, idempotence, verify, destroy
+molecule: venv controller ## Each role on systemd containers: create, converge, idempotence, verify, destroy
 	@$(PYTEST) tests/roles
 
-.PHONY: lab-packages
-lab-packages: venv
-	@scripts/apt.sh controller container vm
+.PHONY: controller
+controller: venv
+	@scripts/apt.sh controller
 
 .PHONY: docs
-docs: venv ## Regenerate docs/findings.md and docs/variables.md
+docs: venv ## Regenerate docs/findings.md, docs/variables.md and the sample's variables
 	@python scripts/docs.py
 
 .PHONY: lock

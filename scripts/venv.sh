@@ -31,7 +31,7 @@ choose() {
 if ! python=$(choose); then
     # Debian and Ubuntu ship venv apart from Python.
     if [[ -z ${PYTHON:-} ]] && choose any >/dev/null; then
-        scripts/apt.sh controller
+        scripts/apt.sh venv
     fi
     python=$(choose) || {
         echo "venv: no Python 3.11 to 3.14 with the venv module (tried: ${PYTHON:-python3.14 python3.13 python3.12 python3 python3.11})." \

@@ -1,0 +1,76 @@
+"""The linters, each over all sources that are its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+
+
+def run(*argv: str, cwd: Path = PROJECT, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '')}", "NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
+    return subprocess.run(
+        argv, cwd=cwd, env={**inherited, **environment}, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+
+
+def clean(done: subprocess.CompletedProcess[str]) -> None:
+    if done.returncode:
+        pytest.fail(f"{' '.join(map(str, done.args))}\n{done.stdout}{done.stderr}", pytrace=False)
+
+
+def ansible_lint(*arguments: str, cwd: Path = PROJECT) -> subprocess.CompletedProcess[str]:
+    # scripts/ holds the sitecustomize by which the args rule can import what our modules import.
+    settings = {"PYTHONPATH": str(PROJECT / "scripts"), "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg")}
+    return run("ansible-lint", "--nocolor", "-q", *arguments, cwd=cwd, **settings)
+
+
+def test_ruff() -> None:
+    clean(run("ruff", "check", "--quiet", "--output-format=concise", "."))
+
+
+def test_mypy() -> None:
+    clean(run("mypy", "--no-error-summary"))
+
+
+def test_yamllint() -> None:
+    clean(run("yamllint", "--strict", "-f", "parsable", "."))
+
+
+def test_shellcheck() -> None:
+    tracked = run("git", "ls-files", "-co", "--exclude-standard").stdout.splitlines()
+    scripts = [name for name in tracked if is_shell(PROJECT / name)]
+    assert scripts
+    clean(run("shellcheck", *scripts))
+
+
+def is_shell(path: Path) -> bool:
+    if path.suffix == ".sh":
+        return True
+    if path.suffix or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        first = file.readline(80)
+    return first.startswith(b"#!") and first.rstrip().endswith((b"/sh", b"bash", b"/dash"))
+
+
+def test_ansible_lint() -> None:
+    clean(ansible_lint())
+
+
+def test_ansible_lint_knows_the_arguments_of_our_own_modules(tmp_path: Path) -> None:
+    """Without the sitecustomize the rule is silent about them, and nobody would notice."""
+    modules = sorted(path.stem for path in (PROJECT / "library").glob("*.py"))
+    assert modules
+    tasks = "".join(f"    - name: Call {name}\n      {name}:\n        no_such_argument: true\n" for name in modules)
+    play = tmp_path / "play.yml"
+    play.write_text(f"---\n- name: Wrong arguments\n  hosts: all\n  gather_facts: false\n  tasks:\n{tasks}")
+    said = ansible_lint("-f", "pep8", "-c", str(PROJECT / ".ansible-lint"), str(play)).stdout
+    silent = [name for name in modules if not any("args[module]" in line and f"{name})" in line for line in said.splitlines())]
+    assert not silent, said
