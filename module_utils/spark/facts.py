@@ -1,7 +1,7 @@
 """What ``node_info`` returns about one node: the shapes that planning and every check read.
 
-A value that could not be read is ``None``, with the reason in the ``error`` beside it, so that a missing tool is never taken for a
-missing thing.
+A value that could not be read is ``None``, with the reason in the ``error`` beside it, so that a missing tool is never
+taken for a missing thing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class GpuFacts(TypedDict):
 
 
 class DockerFacts(TypedDict):
-    """``version`` is the daemon's; it is None when the daemon does not answer, and ``error`` says what it said instead."""
+    """``version`` is the daemon's: None when it does not answer, and then ``error`` says what happened instead."""
 
     version: str | None
     storage_driver: str | None
@@ -45,7 +45,7 @@ class DockerFacts(TypedDict):
 
 
 class NetdevFacts(TypedDict):
-    """``speed_mbps`` is None without a link; ``driver`` and ``pci`` are None for virtual devices; ``addresses`` are IPv4 with prefix."""
+    """``speed_mbps`` is None without a link, ``driver`` and ``pci`` for virtual ones; ``addresses`` are IPv4/prefix."""
 
     name: str
     mac: str
@@ -61,7 +61,7 @@ class NetdevFacts(TypedDict):
 
 
 class GidFacts(TypedDict):
-    """One non-empty slot of a device's GID table; ``type`` and ``netdev`` are empty where the kernel would not tell."""
+    """One non-empty slot of a device's GID table; ``netdev`` is empty where the kernel would not tell."""
 
     index: int
     gid: str
@@ -109,9 +109,9 @@ NetplanFile = TypedDict(
 )
 """One file of /etc/netplan, judged by its bytes.
 
-``class`` is ``yaml``, ``orphan_nul`` (an all-NUL 90-NM file whose profile NetworkManager does not know), ``live_nul`` (all NUL, but the
-profile is live, or NetworkManager would not say, or the name is not of that form), ``unreadable`` or ``ours``. ``error`` says why it is
-not plain YAML, with the line where there is one; ``netdevs`` are the interfaces that it claims by name.
+``class`` is ``yaml``, ``orphan_nul`` (an all-NUL 90-NM file whose profile NetworkManager does not know), ``live_nul``
+(all NUL, and the profile is live or NetworkManager would not say), ``unreadable`` or ``ours``. ``error`` says why it is
+not plain YAML, with the line where there is one; ``netdevs`` are the interfaces that it claims, patterns resolved.
 """
 
 
@@ -123,7 +123,7 @@ class NetplanFacts(TypedDict):
 
 
 class NetworkManagerFacts(TypedDict):
-    """``error`` is set when NetworkManager is installed and does not answer: then ``uuids`` says nothing about what is live."""
+    """``error`` is set when NetworkManager is installed and silent: then ``uuids`` says nothing about what is live."""
 
     running: bool
     uuids: list[str]
@@ -133,7 +133,7 @@ class NetworkManagerFacts(TypedDict):
 class UnitFacts(TypedDict):
     """A unit that is not ours and serves a model, holds the API's port or uses the GPU.
 
-    ``enabled`` and ``active`` are the words of systemd (``enabled``, ``disabled``, ``static``; ``active``, ``failed``, ``inactive``).
+    ``enabled`` and ``active`` are systemd's words (``enabled``, ``disabled``, ``static``; ``active``, ``inactive``).
     """
 
     name: str

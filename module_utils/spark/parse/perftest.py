@@ -1,4 +1,4 @@
-"""Output of perftest (``ib_write_bw`` and its relatives): numbers, the conditions under which they were taken, and why there are none.
+"""Output of perftest (``ib_write_bw`` and its relatives): the numbers, their conditions, and why there are none.
 
 Whether a number is good enough is not decided here.
 """
@@ -79,11 +79,11 @@ FAILURES: dict[str, str] = {
     "device_not_found": "the named RDMA device does not exist on this node",
     "no_devices": "this node has no RDMA device at all: no cable was ever plugged in, or the driver is not loaded",
     "port_down": "the device's port is not active",
-    "gid_unusable": "a queue pair could not reach its peer through the chosen GID: the slot is empty, or that interface has no IPv4 address",
+    "gid_unusable": "no queue pair through the chosen GID: its slot is empty, or that interface has no IPv4 address",
     "gid_family_mismatch": "one end uses an IPv4 GID and the other does not",
     "gid_out_of_range": "the GID index does not exist in the device's table",
     "wrong_peer": "what answered on the port is not this perftest: another program, or a version before 5.70",
-    "completion_error": "the connection was made and a transfer failed: the other end may run another test, or the link loses packets",
+    "completion_error": "connected, and a transfer failed: the other end runs another test, or the link loses packets",
     "port_in_use": "the port is taken: an earlier server is still there",
     "peer_lost": "the other end went away during the run",
     "memory_lock": "the device could not register memory: the locked-memory limit, or a kernel that has none left",
@@ -94,7 +94,7 @@ FAILURES: dict[str, str] = {
     "unknown": "the run failed in a way that is not known",
 }
 
-# In order: a failed connection prints general lines after the telling one, and an error while completing prints both ends' lines.
+# In this order: after the telling line perftest prints general ones.
 _SAID: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("device_not_found", re.compile(r"IB device \S+ not found")),
     ("no_devices", re.compile(r"Did not detect devices")),
@@ -117,7 +117,7 @@ _STATUS = {9: "remote invalid request", 10: "remote access error", 12: "retries 
 
 
 def parse_run(stdout: str) -> PerftestRun:
-    """Read what ``ib_write_bw``, ``ib_read_bw``, ``ib_send_bw`` or their latency twins print; unknown lines are skipped."""
+    """Read what the bandwidth tests or their latency twins print; unknown lines are skipped."""
     settings: dict[str, str] = {}
     addresses: dict[str, str] = {}
     rows: list[BandwidthRow] = []
@@ -138,7 +138,7 @@ def parse_run(stdout: str) -> PerftestRun:
             side = text.split()[0]
         elif gid := _GID.match(line):
             addresses[side] = _dotted(gid[1])
-        elif text.endswith("Test") and text.startswith("RDMA_") or text.endswith((" BW Test", " Latency Test")):
+        elif text.endswith((" BW Test", " Latency Test")):
             test = text
         elif in_latency and (measured := _latency_row(text)):
             latency.append(measured)
@@ -204,7 +204,8 @@ def failure(rc: int, stdout: str, stderr: str) -> PerftestFailure | None:
     for kind, pattern in _SAID:
         for line in lines:
             if pattern.search(line):
-                return PerftestFailure(kind, FAILURES[kind] + _status(lines if kind == "completion_error" else ()), line, errors)
+                status = _status(lines) if kind == "completion_error" else ""
+                return PerftestFailure(kind, FAILURES[kind] + status, line, errors)
     return PerftestFailure("unknown", FAILURES["unknown"], errors[-1] if errors else "", errors)
 
 
@@ -232,7 +233,8 @@ def _latency_row(text: str) -> LatencyRow | None:
     fields = _numbers(text)
     if fields is None or len(fields) < 6:
         return None
-    return LatencyRow(int(fields[0]), int(fields[1]), *fields[2:6], p99_us=fields[7] if len(fields) > 7 else None)
+    p99 = fields[7] if len(fields) > 7 else None
+    return LatencyRow(int(fields[0]), int(fields[1]), fields[2], fields[3], fields[4], fields[5], p99)
 
 
 def _numbers(text: str) -> list[float] | None:

@@ -15,8 +15,8 @@ _ZERO = b"0000:0000:0000:0000:0000:0000:0000:0000"
 def read_gids(port: Path) -> list[GidFacts]:
     """The non-empty slots of one port's GID table; ``port`` is ``/sys/class/infiniband/DEV/ports/P``.
 
-    A table may have 1024 slots, almost all of them empty: each is read once, and type and netdev are asked for the others only
-    (an empty slot answers EINVAL). A slot that empties between the two reads is left out.
+    A table may have 1024 slots, almost all of them empty: each is read once, and type and netdev are asked for the rest
+    only (an empty slot answers EINVAL). A slot that empties between the two reads is left out.
     """
     found: list[GidFacts] = []
     try:

@@ -1,0 +1,93 @@
+"""Addresses and routes: ``ip -j addr``, ``ip -j route`` and /proc/net/route."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ..facts import RouteFacts
+
+
+@dataclass(frozen=True)
+class Link:
+    """One interface; ``addresses`` are its IPv4 addresses with prefix, link-local ones included."""
+
+    name: str
+    mac: str
+    operstate: str
+    carrier: bool
+    mtu: int
+    master: str | None
+    addresses: tuple[str, ...]
+
+
+def parse_addr(text: str) -> list[Link]:
+    """``ip -j addr`` or ``ip -j link``. Raises ValueError for anything else."""
+    return [
+        Link(
+            name=str(link["ifname"]),
+            mac=str(link.get("address", "")),
+            operstate=str(link.get("operstate", "UNKNOWN")).lower(),
+            carrier="LOWER_UP" in link.get("flags", ()),
+            mtu=int(link.get("mtu", 0)),
+            master=link.get("master"),
+            addresses=tuple(
+                f"{entry['local']}/{entry['prefixlen']}"
+                for entry in link.get("addr_info", ())
+                if entry.get("family") == "inet"
+            ),
+        )
+        for link in _records(text)
+        # ip prints an empty object for what it filtered out.
+        if "ifname" in link
+    ]
+
+
+def parse_routes(text: str) -> list[RouteFacts]:
+    """``ip -j route``. Raises ValueError for anything else."""
+    return [
+        {
+            "dst": str(route["dst"]),
+            "dev": str(route.get("dev", "")),
+            "gateway": route.get("gateway"),
+            "metric": int(route.get("metric", 0)),
+        }
+        for route in _records(text)
+        if "dst" in route
+    ]
+
+
+def parse_proc_route(text: str) -> list[RouteFacts]:
+    """/proc/net/route: the IPv4 main table, at the price of no process. Damaged lines are skipped."""
+    routes: list[RouteFacts] = []
+    for line in text.splitlines()[1:]:
+        fields = line.split()
+        try:
+            dev, dst, gateway, mask = fields[0], _address(fields[1]), _address(fields[2]), _address(fields[7])
+            network = ipaddress.ip_network(f"{dst}/{mask}", strict=False)
+            metric = int(fields[6])
+        except (IndexError, ValueError):
+            continue
+        routes.append(
+            {
+                "dst": "default" if network.prefixlen == 0 else str(network),
+                "dev": dev,
+                "gateway": None if gateway == "0.0.0.0" else gateway,
+                "metric": metric,
+            }
+        )
+    return routes
+
+
+def _address(field: str) -> str:
+    """The kernel prints an address as one little-endian number."""
+    return str(ipaddress.IPv4Address(bytes.fromhex(field)[::-1]))
+
+
+def _records(text: str) -> list[dict[str, Any]]:
+    data = json.loads(text or "[]")
+    if not isinstance(data, list) or not all(isinstance(record, dict) for record in data):
+        raise ValueError("not a list of records")
+    return data

@@ -1,0 +1,31 @@
+"""Listening TCP sockets from ``ss -ltnpH``."""
+
+from __future__ import annotations
+
+import re
+
+from ..facts import ListenerFacts
+
+_PROCESS = re.compile(r'users:\(\("(?P<name>(?:[^"\\]|\\.)*)",pid=(?P<pid>\d+)')
+
+
+def parse_listeners(text: str) -> list[ListenerFacts]:
+    """``process`` is ``name[pid]``, empty where ss may not see it: that needs root."""
+    found: list[ListenerFacts] = []
+    for line in text.splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) < 5 or fields[0] != "LISTEN":
+            continue
+        address, _, port = fields[3].rpartition(":")
+        if not port.isdigit():
+            continue
+        process = _PROCESS.search(fields[5]) if len(fields) > 5 else None
+        found.append(
+            {
+                "port": int(port),
+                # "[::]" and "127.0.0.53%lo"
+                "address": address.strip("[]").partition("%")[0],
+                "process": f"{process['name']}[{process['pid']}]" if process else "",
+            }
+        )
+    return found
