@@ -1,7 +1,8 @@
 """What the nodes may ask of each other: the forced command behind the key that they use among themselves.
 
-A peer's key opens no shell. sshd runs ``rankctl peer`` in its place, which reads the wish from SSH_ORIGINAL_COMMAND, takes a few requests
-in one exact spelling each, and refuses everything else. Nothing of the wish is passed on: what is run is built here.
+A peer's key opens no shell. sshd runs ``rankctl peer`` in its place, which reads the wish from SSH_ORIGINAL_COMMAND,
+takes a few requests in one exact spelling each, and refuses everything else. Nothing of the wish is passed on: what is
+run is built here.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ KNOWN_HOSTS = SSH_DIR / "known_hosts"
 CONFIG = Path("/etc/spark-cluster/peer.json")
 COMMAND = "/usr/bin/python3 /usr/local/lib/spark-cluster/rankctl.pyz peer"
 
-# Files arrive in a folder of this prefix, owned by root, beside their destination; they get their real names only after their hashes have
-# been checked there. So this channel cannot touch a file that is in use.
+# Files arrive in a folder of this prefix, owned by root, beside their destination; they get their real names only
+# after their hashes have been checked there. So this channel cannot touch a file that is in use.
 INCOMING = ".spark-incoming-"
 COPY_CIPHER = "aes128-gcm@openssh.com"
 REFUSED_RC = 77
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LONGEST = 4096
-_RSYNC_FLAGS = re.compile(r"-(?=[tR]*e)[tR]{0,2}e\d*\.[A-Za-z]{0,16}")
+_RSYNC_FLAGS = re.compile(r"-[tR]{0,2}e\d*\.[A-Za-z]{0,16}")
 _RSYNC_TIMEOUT = re.compile(r"--timeout=[1-9]\d{0,3}")
 IMAGE_REFERENCE = re.compile(
     r"(?=.{1,512}\Z)(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?/)?"
@@ -42,8 +43,8 @@ IMAGE_REFERENCE = re.compile(
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
 
-# Requests beside rsync's: word to (module, function). The function gets the words that follow and returns the exit status; it has to
-# check them itself, by an exact grammar.
+# Requests beside rsync's: word to (module, function). The function gets the words that follow and returns the exit
+# status; it has to check them itself, by an exact grammar.
 VERBS: dict[str, tuple[str, str]] = {
     "ping": ("peer", "answer_ping"),
     "image-load": ("images", "answer_load"),
@@ -51,13 +52,15 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A wish that is not granted, and why."""
 
 
 @dataclass(frozen=True)
 class Receive:
-    """Take files into ``destination``. ``flags`` is rsync's bundle of short options, ``timeout`` its limit for a silent connection."""
+    """Take files into ``destination``. ``flags`` is rsync's bundle of short options, ``timeout`` its limit for a
+    silent connection.
+    """
 
     flags: str
     timeout: str
@@ -71,7 +74,9 @@ class Verb:
 
 
 def ssh_argv(address: str, *, cipher: str | None = None) -> list[str]:
-    """ssh to a peer, up to where the request follows: our key and host keys only, nobody's configuration, never a question."""
+    """ssh to a peer, up to where the request follows: our key and host keys only, nobody's configuration, never a
+    question.
+    """
     options = {
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
@@ -95,36 +100,41 @@ def ssh_argv(address: str, *, cipher: str | None = None) -> list[str]:
 
 
 def parse(wish: str) -> Receive | Verb:
-    """What a peer asks for; raises Refused unless it is one of the requests, spelt as our own side spells it."""
+    """What a peer asks for; raises RefusedError unless it is one of the requests, spelt as our own side spells it."""
     if len(wish) > _LONGEST:
-        raise Refused(f"a request of {len(wish)} characters")
+        raise RefusedError(f"a request of {len(wish)} characters")
     if any(not character.isprintable() for character in wish):
-        raise Refused("a request with control characters")
+        raise RefusedError("a request with control characters")
     try:
         words = shlex.split(wish)
     except ValueError as error:
-        raise Refused(f"a request that cannot be split into words: {error}") from error
+        raise RefusedError(f"a request that cannot be split into words: {error}") from error
     if not words:
-        raise Refused("no request: this key opens no shell")
+        raise RefusedError("no request: this key opens no shell")
     if words[0] == "rsync":
         return _parse_rsync(words[1:])
     if words[0] in VERBS:
         return Verb(words[0], tuple(words[1:]))
-    raise Refused(f"no request {words[0]!r}")
+    raise RefusedError(f"no request {words[0]!r}")
 
 
 def _parse_rsync(words: Sequence[str]) -> Receive:
     if len(words) != 6 or words[0] != "--server":
-        raise Refused("rsync other than as the receiver of a copy")
+        raise RefusedError("rsync other than as the receiver of a copy")
     _server, flags, *long_options, dot, destination = words
     timeouts = [option for option in long_options if _RSYNC_TIMEOUT.fullmatch(option)]
-    if not _RSYNC_FLAGS.fullmatch(flags) or len(timeouts) != 1 or sorted({*long_options} - {*timeouts}) != ["--inplace"] or dot != ".":
-        raise Refused("rsync with options other than those of our copies")
+    if (
+        not _RSYNC_FLAGS.fullmatch(flags)
+        or len(timeouts) != 1
+        or sorted({*long_options} - {*timeouts}) != ["--inplace"]
+        or dot != "."
+    ):
+        raise RefusedError("rsync with options other than those of our copies")
     plain = destination[:-1] if destination.endswith("/") else destination
     if not plain.startswith("/") or plain != os.path.normpath(plain) or plain.startswith("//"):
-        raise Refused(f"a destination that is not a plain absolute path: {destination!r}")
+        raise RefusedError(f"a destination that is not a plain absolute path: {destination!r}")
     if not os.path.basename(plain).startswith(INCOMING):
-        raise Refused(f"a destination that is not a folder for incoming files: {destination!r}")
+        raise RefusedError(f"a destination that is not a folder for incoming files: {destination!r}")
     return Receive(flags, timeouts[0], plain)
 
 
@@ -135,7 +145,9 @@ def incoming_dir(path: str) -> str:
 
 
 def read_config(path: Path = CONFIG) -> dict[str, Any]:
-    """What peer_trust installed: the node's and the cluster's name and the folders into which peers may copy; empty where it has not."""
+    """What peer_trust installed: the node's and the cluster's name and the folders into which peers may copy; empty
+    where it has not.
+    """
     try:
         data = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -155,50 +167,45 @@ def may_receive(path: str, roots: Sequence[str]) -> str | None:
 def open_incoming(destination: str, roots: Sequence[str]) -> int:
     """Open the folder for incoming files, made if need be, and return its descriptor.
 
-    The root may be a link: that is the administrator's choice. Below it no component may be, and the last one has to be root's own and
-    closed to others, so that nobody who may write beside it can turn the copy elsewhere.
+    The root may be a link: that is the administrator's choice. Below it no component may be, and the last one has to
+    be root's own and closed to others, so that nobody who may write beside it can turn the copy elsewhere.
     """
     root = may_receive(destination, roots)
     if root is None:
-        raise Refused(f"{destination} is not below {' or '.join(roots) or 'any folder, since none is set'}")
-    here = _open_root(Path(os.path.realpath(root)))
+        raise RefusedError(f"{destination} is not below {' or '.join(roots) or 'any folder, since none is set'}")
     *between, last = Path(destination).relative_to(root).parts
+    existing = start = Path(os.path.realpath(root))
+    while not existing.exists():
+        existing = existing.parent
     try:
-        for name in between:
+        here = os.open(existing, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for name in (*start.relative_to(existing).parts, *between):
             here = _step(here, name, private=False)
         return _step(here, last, private=True)
     except OSError as error:
-        os.close(here)
-        raise Refused(f"{destination}: {error.strerror or error}") from error
-
-
-def _open_root(root: Path) -> int:
-    """The root itself; what is missing of it is made and belongs to whom the folder above belongs."""
-    existing = root
-    while not existing.exists():
-        existing = existing.parent
-    here = os.open(existing, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    for name in root.relative_to(existing).parts:
-        here = _step(here, name, private=False)
-    return here
+        raise RefusedError(f"{destination}: {error.strerror or error}") from error
 
 
 def _step(above: int, name: str, *, private: bool) -> int:
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    owner = os.fstat(above)
+    """Go one folder down, making it if need be: as its parent's owner has it, or private to us. Closes ``above``."""
     try:
-        os.mkdir(name, 0o700 if private else 0o755, dir_fd=above)
-        made = True
-    except FileExistsError:
-        made = False
-    below = os.open(name, flags, dir_fd=above)
+        owner = os.fstat(above)
+        try:
+            os.mkdir(name, 0o700 if private else 0o755, dir_fd=above)
+            made = True
+        except FileExistsError:
+            made = False
+        below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    finally:
+        os.close(above)
+    found = os.fstat(below)
     if made and not private:
         os.fchown(below, owner.st_uid, owner.st_gid)
-    found = os.fstat(below)
     if private and (found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077):
         os.close(below)
-        raise OSError(f"it belongs to somebody else or others may enter it (mode {stat.S_IMODE(found.st_mode):04o})")
-    os.close(above)
+        raise OSError(
+            f"{name} belongs to somebody else, or others may enter it (mode {stat.S_IMODE(found.st_mode):04o})"
+        )
     return below
 
 
@@ -211,7 +218,7 @@ def environment(inherited: Mapping[str, str]) -> dict[str, str]:
 def answer_ping(arguments: Sequence[str]) -> int:
     """Who this is, and which code answers: the proof that an address leads to the node that it should."""
     if arguments:
-        raise Refused("ping takes no argument")
+        raise RefusedError("ping takes no argument")
     config = read_config()
     code = Path(sys.argv[0])
     print(
@@ -253,7 +260,7 @@ def serve(wish: str, receive: Callable[[Receive], int] = _receive) -> int:
             return receive(request)
         module, function = VERBS[request.word]
         return int(getattr(import_module(f".{module}", __package__), function)(list(request.arguments)))
-    except Refused as refusal:
+    except RefusedError as refusal:
         _log(syslog.LOG_WARNING, f"refused {shown}: {refusal}")
         print(f"rankctl peer: refused: {refusal}", file=sys.stderr)
         return REFUSED_RC
