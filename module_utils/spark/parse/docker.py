@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..facts import DockerFacts, ImageFacts, RankContainer
-
-CONFIG_LABEL = "spark.config-sha256"
+from ..plan.types import CONFIG_LABEL
 
 
 def parse_info(info: Mapping[str, Any]) -> DockerFacts:

@@ -33,9 +33,9 @@ def firewalld_trusted(zone_xml: str) -> list[str]:
 
 
 def nft_input(ruleset: str) -> tuple[bool, list[str]]:
-    """``nft list ruleset``: whether packets to this host are dropped unless a rule lets them in, and the lines that say so.
+    """``nft list ruleset``: whether this host drops what no rule lets in, and the lines that say so.
 
-    A chain on the input hook refuses when its policy is drop or when it ends in an unconditional drop or reject; rules that
+    A chain on the input hook refuses when its policy is drop or when it has an unconditional drop or reject; rules that
     refuse only what they match, like those of fail2ban, do not count. The accepting rules of such a chain follow it.
     """
     lines: list[str] = []
@@ -54,7 +54,8 @@ def nft_input(ruleset: str) -> tuple[bool, list[str]]:
 
 
 def _chains(ruleset: str) -> Iterable[tuple[str, list[str]]]:
-    name, body = "", []
+    name = ""
+    body: list[str] = []
     for line in ruleset.splitlines():
         start = _CHAIN.match(line)
         if start:

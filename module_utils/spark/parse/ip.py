@@ -74,7 +74,7 @@ def parse_proc_route(text: str) -> list[RouteFacts]:
             {
                 "dst": "default" if network.prefixlen == 0 else str(network),
                 "dev": dev,
-                "gateway": None if gateway == "0.0.0.0" else gateway,
+                "gateway": None if int(fields[2], 16) == 0 else gateway,
                 "metric": metric,
             }
         )

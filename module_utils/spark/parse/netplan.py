@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-OUR_FILE = "/etc/netplan/40-spark-fabric.yaml"
+from ..plan.types import NETPLAN_PATH
 
 _NM_FILE = re.compile(r"90-NM-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})[^/]*\.yaml")
 _PAIR = re.compile(r"""(?P<key>"[^"]*"|'[^']*'|[^\s"'\[\]{},#][^"'\[\]{},#]*?)\s*:(?:\s+(?P<value>.*))?""")
@@ -87,7 +87,7 @@ def classify(path: str, content: bytes, live_uuids: Collection[str] | None) -> V
     other unreadable file is somebody's configuration. An empty file is harmless.
     """
     damage = _damage(content)
-    if path == OUR_FILE:
+    if path == NETPLAN_PATH:
         return Verdict("ours", damage)
     if damage is None:
         return Verdict("yaml")
@@ -149,11 +149,11 @@ def _damage(content: bytes) -> str | None:
         return f"line {number}: control character 0x{ord(control[0]):02x}"
     try:
         return _keyless(text)
-    except _NotYaml as wrong:
+    except _NotYamlError as wrong:
         return str(wrong)
 
 
-class _NotYaml(Exception):
+class _NotYamlError(Exception):
     """What no YAML file can contain, with its line."""
 
 
@@ -188,14 +188,14 @@ def _lines(text: str) -> Iterable[tuple[int, int, str]]:
         else:
             body = f"{body} {part}"
         if fresh and part and "\t" in raw[:depth]:
-            raise _NotYaml(f"line {position}: indented with a tab")
+            raise _NotYamlError(f"line {position}: indented with a tab")
         if scan.open or not body or body in ("---", "..."):
             continue
         if re.search(r"(?:^|[:-]\s+)[|>][-+0-9]*$", body):
             literal = indent
         yield number, indent, body
     if scan.open:
-        raise _NotYaml(f"line {number}: {scan.quote or scan.brackets[-1]} is not closed")
+        raise _NotYamlError(f"line {number}: {scan.quote or scan.brackets[-1]} is not closed")
 
 
 class _Scan:

@@ -1,0 +1,560 @@
+"""Reads everything that ``facts.NodeFacts`` names from one node, changing nothing.
+
+Files of /proc, /sys and /etc are read directly and the Docker daemon is asked on its socket: on an emulated machine a
+process costs more than all of the files together. What cannot be read becomes None or empty, the reason in ``errors``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import platform
+import re
+import shlex
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .bundle import MANIFEST, read_manifest
+from .facts import (
+    BundleFacts,
+    DiskFacts,
+    DockerFacts,
+    FirewallFacts,
+    GpuFacts,
+    ImageFacts,
+    ListenerFacts,
+    NetdevFacts,
+    NetplanFacts,
+    NetworkManagerFacts,
+    NodeFacts,
+    OsFacts,
+    RankFacts,
+    RdmaDeviceFacts,
+    UnitFacts,
+    WeightsFacts,
+)
+from .parse import docker, firewall, ip, netplan, nmcli, nvidia, perftest, rdma, sockets, system, systemd
+from .plan.types import CONTAINER_NAME, UNIT_NAME
+from .runner import NOT_FOUND_RC, Completed, Run
+
+NETPLAN_FOLDERS = ("etc/netplan", "run/netplan", "usr/lib/netplan", "lib/netplan")
+UNIT_FOLDERS = (
+    "etc/systemd/system",
+    "run/systemd/system",
+    "usr/local/lib/systemd/system",
+    "usr/lib/systemd/system",
+    "lib/systemd/system",
+)
+WATCHED_UNITS = ("docker.service", "docker.socket", "NetworkManager.service", "firewalld.service", UNIT_NAME)
+DOCKER_SOCKET = "/run/docker.sock"
+
+_PCI = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+# A script or compose file that a unit runs; weights and programs are larger.
+_MAX_SCRIPT_BYTES = 64 * 1024
+
+DockerGet = Callable[[str], tuple[int, Any]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to look for beyond the machine itself; None leaves it out."""
+
+    models_dir: str = ""
+    weights_folder: str | None = None
+    image: str | None = None
+    api_port: int = 8000
+
+
+@dataclass
+class Node:
+    """Access to a node: a command runner, the root of its files and its Docker daemon, all replaceable in tests."""
+
+    run: Run
+    root: Path = Path("/")
+    docker_get: DockerGet | None = None
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def path(self, absolute: str) -> Path:
+        return self.root / absolute.lstrip("/")
+
+    def bytes_of(self, absolute: str) -> bytes | None:
+        try:
+            return self.path(absolute).read_bytes()
+        except OSError:
+            return None
+
+    def text(self, absolute: str) -> str:
+        return (self.bytes_of(absolute) or b"").decode("utf-8", "replace").strip()
+
+    def names(self, absolute: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self.path(absolute)))
+        except OSError:
+            return []
+
+    def ask(self, *argv: str, timeout_s: float = 30) -> Completed:
+        """Run a command that only reads; a missing program or a failure is noted under its name."""
+        done = self.run(argv, timeout_s=timeout_s)
+        if not done.ok:
+            said = " ".join((done.stderr.strip() or done.stdout.strip()).split())
+            self.errors[argv[0]] = said[:300] or f"exited {done.rc}"
+        return done
+
+
+def gather(node: Node, request: Request) -> NodeFacts:
+    """Everything in one pass. Never raises for what the machine lacks."""
+    files = _unit_files(node)
+    shown = _show_units(node, files)
+    links = _links(node)
+    devices = rdma.read_devices(node.root)
+    netdevs = _netdevs(node, links, devices)
+    manager = _networkmanager(node)
+    routes = ip.parse_proc_route(node.text("/proc/net/route"))
+    daemon = _docker(node, shown)
+    get = _docker_get(node) if daemon["version"] else None
+    return {
+        "hostname": node.text("/proc/sys/kernel/hostname") or socket.gethostname(),
+        "os": _os(node),
+        "arch": platform.machine(),
+        "kernel": node.text("/proc/sys/kernel/osrelease"),
+        "python": platform.python_version(),
+        "boot_id": node.text("/proc/sys/kernel/random/boot_id"),
+        "sudo_root": os.geteuid() == 0,
+        "memory": system.parse_meminfo(node.text("/proc/meminfo")),
+        "disks": _disks(node, request, daemon),
+        "gpu": _gpu(node),
+        "kernel_module_nvidia": _kernel_module(node),
+        "docker": daemon,
+        "netdevs": netdevs,
+        "rdma_devices": devices,
+        "routes": routes,
+        "default_routes": [route for route in routes if route["dst"] == "default"],
+        "firewall": _firewall(node, shown),
+        "netplan": _netplan(node, manager, netdevs),
+        "networkmanager": manager,
+        "units": _units(files, shown, request),
+        "listeners": _listeners(node),
+        "perftest": _perftest(node),
+        "ssh_host_keys": _host_keys(node),
+        "image": _image(get, request.image, daemon),
+        "weights": _weights(node, request),
+        "bundle": _bundle(node),
+        "rank": _rank(get, shown),
+        "errors": dict(sorted(node.errors.items())),
+    }
+
+
+def docker_socket_get(path: str = DOCKER_SOCKET, timeout_s: float = 20) -> DockerGet:
+    """GET from the daemon's API: its objects are those that ``docker info`` and ``docker inspect`` print."""
+
+    def get(resource: str) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("docker", timeout=timeout_s)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        try:
+            connection.sock.settimeout(timeout_s)
+            connection.sock.connect(path)
+            connection.request("GET", resource)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read() or b"null")
+        finally:
+            connection.close()
+
+    return get
+
+
+def _os(node: Node) -> OsFacts:
+    facts = system.parse_os_release(node.text("/etc/os-release") or node.text("/usr/lib/os-release"))
+    # DGX OS is an Ubuntu by its os-release; its own release file is what tells them apart.
+    release = system.parse_assignments(node.text("/etc/dgx-release"))
+    if release:
+        version = release.get("DGX_OTA_VERSION") or release.get("DGX_SWBUILD_VERSION") or ""
+        facts["pretty"] = f"DGX OS {version} ({facts['pretty']})".replace("  ", " ")
+    return facts
+
+
+def _disks(node: Node, request: Request, daemon: DockerFacts) -> list[DiskFacts]:
+    wanted = [("models", request.models_dir), ("docker", daemon["root"] or "/var/lib/docker"), ("var", "/var")]
+    disks: list[DiskFacts] = []
+    for purpose, path in wanted:
+        if not path:
+            continue
+        existing = node.path(path)
+        while not existing.exists() and existing != existing.parent:
+            existing = existing.parent
+        try:
+            usage = os.statvfs(existing)
+        except OSError as wrong:
+            node.errors[f"disk {path}"] = str(wrong)
+            continue
+        disks.append(
+            {
+                "path": path,
+                "free_bytes": usage.f_bavail * usage.f_frsize,
+                "total_bytes": usage.f_blocks * usage.f_frsize,
+                "purpose": purpose,
+            }
+        )
+    return disks
+
+
+def _gpu(node: Node) -> GpuFacts:
+    done = node.run(nvidia.QUERY, timeout_s=30)
+    if done.rc == NOT_FOUND_RC:
+        return {"driver_version": None, "name": None, "error": "nvidia-smi is not installed"}
+    return nvidia.parse_gpu(done.rc, done.stdout, done.stderr)
+
+
+def _kernel_module(node: Node) -> str | None:
+    done = node.run(("modinfo", "-F", "version", "nvidia"))
+    if done.rc == NOT_FOUND_RC:
+        node.errors["modinfo"] = done.stderr
+    return nvidia.parse_modinfo_version(done.rc, done.stdout)
+
+
+def _docker(node: Node, shown: Mapping[str, Mapping[str, str]]) -> DockerFacts:
+    """What the daemon says of itself. A stopped one is not asked: socket activation would start it."""
+    nothing: DockerFacts = {"version": None, "storage_driver": None, "root": None, "error": None}
+    service = shown.get("docker.service", {})
+    if service and service.get("LoadState") == "not-found":
+        return {**nothing, "error": "Docker is not installed"}
+    if service and service.get("ActiveState") not in ("active", "reloading"):
+        waiting = shown.get("docker.socket", {}).get("ActiveState") == "active"
+        state = f"docker.service is {service.get('ActiveState') or 'unknown'}"
+        return {**nothing, "error": f"{state}; docker.socket would start it at first use" if waiting else state}
+    try:
+        status, info = _docker_get(node)("/info")
+    except (OSError, http.client.HTTPException, ValueError) as wrong:
+        return {**nothing, "error": f"the Docker daemon does not answer: {wrong}"}
+    if status != 200 or not isinstance(info, dict):
+        return {**nothing, "error": f"the Docker daemon answered {status}: {_message(info)}"}
+    return docker.parse_info(info)
+
+
+def _docker_get(node: Node) -> DockerGet:
+    return node.docker_get or docker_socket_get()
+
+
+def _message(answer: Any) -> str:
+    return str(answer.get("message", "")) if isinstance(answer, dict) else str(answer)[:200]
+
+
+def _image(get: DockerGet | None, reference: str | None, daemon: DockerFacts) -> ImageFacts | None:
+    if not reference:
+        return None
+    if get is None:
+        return docker.parse_image(reference, None, daemon["error"])
+    try:
+        status, answer = get(f"/images/{reference}/json")
+    except (OSError, http.client.HTTPException, ValueError) as wrong:
+        return docker.parse_image(reference, None, str(wrong))
+    if status == 404:
+        return docker.parse_image(reference, None)
+    if status != 200 or not isinstance(answer, dict):
+        return docker.parse_image(reference, None, f"the Docker daemon answered {status}: {_message(answer)}")
+    return docker.parse_image(reference, answer)
+
+
+def _rank(get: DockerGet | None, shown: Mapping[str, Mapping[str, str]]) -> RankFacts:
+    unit = shown.get(UNIT_NAME, {})
+    state = "absent" if unit.get("LoadState", "not-found") == "not-found" else unit.get("ActiveState", "unknown")
+    facts: RankFacts = {"unit_state": state, "container": None}
+    if get is not None:
+        try:
+            status, answer = get(f"/containers/{CONTAINER_NAME}/json")
+        except (OSError, http.client.HTTPException, ValueError):
+            return facts
+        if status == 200 and isinstance(answer, dict):
+            facts["container"] = docker.parse_container(answer)
+    return facts
+
+
+def _links(node: Node) -> list[ip.Link]:
+    done = node.ask("ip", "-j", "addr")
+    try:
+        return ip.parse_addr(done.stdout) if done.ok else []
+    except (ValueError, KeyError) as wrong:
+        node.errors["ip"] = f"unreadable output: {wrong}"
+        return []
+
+
+def _netdevs(node: Node, links: Iterable[ip.Link], devices: Iterable[RdmaDeviceFacts]) -> list[NetdevFacts]:
+    rdma_names = {device["netdev"]: device["name"] for device in devices if device["netdev"]}
+    netdevs: list[NetdevFacts] = []
+    for link in links:
+        if link.name == "lo":
+            continue
+        base = f"/sys/class/net/{link.name}"
+        # Without a link the kernel answers EINVAL or -1.
+        speed = node.text(f"{base}/speed")
+        netdevs.append(
+            {
+                "name": link.name,
+                "mac": link.mac,
+                "operstate": link.operstate,
+                "carrier": link.carrier,
+                "mtu": link.mtu,
+                "speed_mbps": int(speed) if speed.isdigit() and int(speed) < 2**31 else None,
+                "driver": _link_name(node.path(f"{base}/device/driver")),
+                "pci": _pci(node.path(f"{base}/device")),
+                "addresses": list(link.addresses),
+                "master": link.master,
+                "rdma_device": rdma_names.get(link.name),
+            }
+        )
+    return netdevs
+
+
+def _link_name(path: Path) -> str | None:
+    try:
+        return os.path.basename(os.readlink(path))
+    except OSError:
+        return None
+
+
+def _pci(device: Path) -> str | None:
+    """The PCI function behind an interface; a virtio device lies one level below its own."""
+    try:
+        parts = os.path.realpath(device, strict=True).split("/")
+    except OSError:
+        return None
+    return next((part for part in reversed(parts) if _PCI.fullmatch(part)), None)
+
+
+def _networkmanager(node: Node) -> NetworkManagerFacts:
+    done = node.run(("nmcli", "-t", "-f", "UUID", "connection", "show"), timeout_s=20)
+    if done.rc == NOT_FOUND_RC:
+        return {"running": False, "uuids": [], "error": None}
+    if not done.ok:
+        said = " ".join((done.stderr or done.stdout).split())[:300]
+        return {"running": False, "uuids": [], "error": said or f"nmcli exited {done.rc}"}
+    return {"running": True, "uuids": nmcli.parse_uuids(done.stdout), "error": None}
+
+
+def _netplan(node: Node, manager: NetworkManagerFacts, netdevs: Iterable[NetdevFacts]) -> NetplanFacts:
+    live = None if manager["error"] else manager["uuids"]
+    macs = {netdev["name"]: netdev["mac"] for netdev in netdevs}
+    facts: NetplanFacts = {"files": [], "renderer": ""}
+    seen: set[str] = set()
+    renderers: list[tuple[str, str]] = []
+    for folder in NETPLAN_FOLDERS:
+        for name in node.names(folder):
+            # A file shadows those of the same name in later folders.
+            if not name.endswith(".yaml") or name in seen:
+                continue
+            seen.add(name)
+            path = f"/{folder}/{name}"
+            content = node.bytes_of(path)
+            try:
+                status = node.path(path).stat()
+            except OSError:
+                continue
+            if content is None:
+                node.errors[path] = "cannot be read"
+                continue
+            verdict = netplan.classify(path, content, live)
+            claimed: list[str] = []
+            if verdict.error is None:
+                document = netplan.parse(content.decode("utf-8"))
+                claimed = sorted({name for claim in document.claims for name in claim.netdevs(macs)})
+                if document.renderer:
+                    renderers.append((name, document.renderer))
+            facts["files"].append(
+                {
+                    "path": path,
+                    "size_bytes": len(content),
+                    "mode": f"{status.st_mode & 0o7777:04o}",
+                    "sha256": hashlib.sha256(content).hexdigest(),
+                    "mtime_s": status.st_mtime,
+                    "class": verdict.kind,
+                    "error": verdict.error,
+                    "netdevs": claimed,
+                }
+            )
+    # Files are merged in the order of their names, whatever folder they lie in: the last one decides.
+    facts["renderer"] = max(renderers)[1] if renderers else ""
+    return facts
+
+
+def _firewall(node: Node, shown: Mapping[str, Mapping[str, str]]) -> FirewallFacts:
+    if firewall.ufw_enabled(node.text("/etc/ufw/ufw.conf")):
+        rules = firewall.ufw_rules(node.text("/etc/ufw/user.rules"))
+        return {"active": True, "kind": "ufw", "evidence": ["/etc/ufw/ufw.conf: ENABLED=yes", *rules]}
+    if shown.get("firewalld.service", {}).get("ActiveState") == "active":
+        trusted = firewall.firewalld_trusted(node.text("/etc/firewalld/zones/trusted.xml"))
+        return {
+            "active": True,
+            "kind": "firewalld",
+            "evidence": ["firewalld.service is active", *(f"trusted: {name}" for name in trusted)],
+        }
+    done = node.run(("nft", "list", "ruleset"))
+    if done.ok:
+        refuses, lines = firewall.nft_input(done.stdout)
+        if refuses:
+            return {"active": True, "kind": "nftables", "evidence": lines}
+    elif done.rc != NOT_FOUND_RC:
+        node.errors["nft"] = " ".join(done.stderr.split())[:300]
+    return {"active": False, "kind": None, "evidence": []}
+
+
+@dataclass(frozen=True)
+class _UnitFile:
+    """A unit that might matter: what it runs, and the texts that its command names."""
+
+    name: str
+    commands: tuple[str, ...]
+    texts: tuple[str, ...]
+
+
+def _unit_files(node: Node) -> list[_UnitFile]:
+    """Services on disk that serve a model or use a GPU or name a port, by what their files say."""
+    seen = {UNIT_NAME, *WATCHED_UNITS}
+    found: list[_UnitFile] = []
+    for folder in UNIT_FOLDERS:
+        for name in node.names(folder):
+            if not name.endswith(".service") or name in seen:
+                continue
+            seen.add(name)
+            content = node.text(f"/{folder}/{name}")
+            if not content:
+                continue
+            drop_ins = [
+                node.text(f"/etc/systemd/system/{name}.d/{extra}")
+                for extra in node.names(f"etc/systemd/system/{name}.d")
+                if extra.endswith(".conf")
+            ]
+            unit = systemd.parse_unit_file("\n".join([content, *drop_ins]))
+            commands = systemd.commands(unit)
+            texts = (*commands, *unit.get("Service.Environment", ()), *_scripts(node, commands))
+            if systemd.serves_model(texts) or systemd.uses_gpu(texts) or systemd.ports(texts):
+                found.append(_UnitFile(name, tuple(commands), texts))
+    return found
+
+
+def _scripts(node: Node, commands: Iterable[str]) -> list[str]:
+    """The small text files that commands name: a start script or a compose file says more than the unit does."""
+    texts: list[str] = []
+    for command in commands:
+        try:
+            words = shlex.split(command)
+        except ValueError:
+            words = command.split()
+        for word in words:
+            if not word.startswith("/") or word.startswith(("/dev/", "/proc/", "/sys/")):
+                continue
+            path = node.path(word)
+            try:
+                if not path.is_file() or path.stat().st_size > _MAX_SCRIPT_BYTES:
+                    continue
+                content = path.read_bytes()
+            except OSError:
+                continue
+            if b"\0" not in content:
+                lines = content.decode("utf-8", "replace").splitlines()
+                texts.append("\n".join(line for line in lines if not line.lstrip().startswith("#")))
+    return texts
+
+
+def _show_units(node: Node, files: Iterable[_UnitFile]) -> dict[str, dict[str, str]]:
+    """The state of every unit that matters, in one call."""
+    names = [*WATCHED_UNITS, *(unit.name for unit in files if "@." not in unit.name)]
+    done = node.ask("systemctl", "show", "-p", "Id,LoadState,ActiveState,UnitFileState", "--", *names)
+    return systemd.parse_show(done.stdout) if done.ok else {}
+
+
+def _units(
+    files: Iterable[_UnitFile], shown: Mapping[str, Mapping[str, str]], request: Request
+) -> list[UnitFacts]:
+    """Those that would take the GPU or the port, or serve a model: a port alone counts only if it is the API's."""
+    units: list[UnitFacts] = []
+    for unit in files:
+        ports = systemd.ports(unit.texts)
+        serves, gpu = systemd.serves_model(unit.texts), systemd.uses_gpu(unit.texts)
+        if not (serves or gpu or request.api_port in ports):
+            continue
+        state = shown.get(unit.name, {})
+        units.append(
+            {
+                "name": unit.name,
+                "enabled": state.get("UnitFileState") or "unknown",
+                "active": state.get("ActiveState") or "unknown",
+                "exec": "; ".join(unit.commands)[:500],
+                "ports": ports,
+                "gpu": gpu,
+            }
+        )
+    return units
+
+
+def _listeners(node: Node) -> list[ListenerFacts]:
+    done = node.ask("ss", "-ltnpH")
+    return sockets.parse_listeners(done.stdout) if done.ok else []
+
+
+def _perftest(node: Node) -> str | None:
+    done = node.run(("ib_write_bw", "--version"))
+    return perftest.parse_version(done.stdout + done.stderr)
+
+
+def _host_keys(node: Node) -> list[str]:
+    """Public host keys without their comments, as known_hosts spells them."""
+    names = [name for name in node.names("/etc/ssh") if re.fullmatch(r"ssh_host_\w+_key\.pub", name)]
+    keys = (" ".join(node.text(f"/etc/ssh/{name}").split()[:2]) for name in names)
+    return [key for key in keys if " " in key]
+
+
+def _weights(node: Node, request: Request) -> WeightsFacts | None:
+    if not request.weights_folder:
+        return None
+    path = os.path.join(request.models_dir, request.weights_folder)
+    facts: WeightsFacts = {"path": path, "present": False, "files": 0, "bytes": 0, "config": None, "error": None}
+    top = node.path(path)
+    if not top.is_dir():
+        return facts
+    facts["present"] = True
+    for folder, folders, files in os.walk(top):
+        # What a downloader keeps for itself is no part of a model.
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            try:
+                # Followed on purpose: a Hugging Face cache holds links, and a dangling one is a file that is missing.
+                facts["bytes"] += os.stat(os.path.join(folder, name)).st_size
+                facts["files"] += 1
+            except OSError as wrong:
+                facts["error"] = f"{name}: {wrong.strerror}"
+    try:
+        config = json.loads((top / "config.json").read_bytes())
+        facts["config"] = config if isinstance(config, dict) else None
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as wrong:
+        facts["error"] = f"config.json: {wrong}"
+    return facts
+
+
+def _bundle(node: Node) -> BundleFacts:
+    raw = node.bytes_of(MANIFEST)
+    if raw is None:
+        return {"manifest": None, "files": [], "error": None}
+    try:
+        expected = read_manifest(raw)
+        manifest = json.loads(raw)
+    except ValueError as wrong:
+        return {"manifest": None, "files": [], "error": f"{MANIFEST}: {wrong}"}
+    return {
+        "manifest": manifest,
+        "files": [
+            {"path": path, "sha256": _sha256(node, path), "expected_sha256": sha256}
+            for path, sha256 in sorted(expected.items())
+        ],
+        "error": None,
+    }
+
+
+def _sha256(node: Node, path: str) -> str | None:
+    content = node.bytes_of(path)
+    return None if content is None else hashlib.sha256(content).hexdigest()
