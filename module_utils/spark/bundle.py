@@ -1,6 +1,8 @@
-"""What is installed on every node, byte for byte the same: the zipapp, the launcher, the unit and the manifest of their hashes.
+"""What is installed on every node, byte for byte the same: the zipapp, the launcher, the unit and the manifest of
+their hashes.
 
-Packing is reproducible: names sorted, times fixed, nothing compressed (two builds of zlib need not agree), so that two controllers with
+Packing is reproducible: names sorted, times fixed, nothing compressed (two builds of zlib need not agree), so that
+two controllers with
 the same checkout produce the same bytes, and a hash says which code a node runs.
 """
 
@@ -39,11 +41,13 @@ sys.exit(main(sys.argv[1:]))
 """
 
 _LAUNCH = f"""#!/bin/sh
-# Starts this node's rank as /etc/spark-cluster/plan.json says. The same bytes on every node; nothing here depends on a model or a rank.
+# Starts this node's rank as /etc/spark-cluster/plan.json says. The same bytes on every node; nothing here depends on
+# a model or a rank.
 exec {_PYTHON} {RANKCTL} run "$@"
 """
 
-# A worker needs 8 to 13 s to react to SIGTERM, so the limit lies well above that. Logs are not rate-limited: the cause of a failure is
+# A worker needs 8 to 13 s to react to SIGTERM, so the limit lies well above that. Logs are not rate-limited: the
+# cause of a failure is
 # read from them.
 _UNIT = f"""[Unit]
 Description=One rank of the served model

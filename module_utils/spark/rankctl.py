@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-# A verb's module is imported only when the verb is used: a forced command must answer quickly, and a fault in one part must not take the
+# A verb's module is imported only when the verb is used: a forced command must answer quickly, and a fault in one
+# part must not take the
 # others with it. Each is called with the arguments that follow the verb and returns the exit status.
 VERBS: dict[str, tuple[str, str, str]] = {
     "prestart": ("rank", "main_prestart", "check that this node's rank can start, and say why not"),
