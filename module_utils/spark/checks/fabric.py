@@ -20,8 +20,8 @@ def fabric_findings(
     """Judge a plan's rails against every node's facts.
 
     ``plan`` needs ``name``, ``rails`` and ``nodes`` as in a cluster plan; a rail whose function could not be found on
-    a node has an empty ``netdev``, or is missing there. ``policy`` is the validated inventory (mapping or object), of which only
-    ``fabric_netdevs`` is read.
+    a node has an empty ``netdev``, or is missing there. ``policy`` is the validated inventory (mapping or object), of
+    which only ``fabric_netdevs`` is read.
     """
     chosen = bool(_setting(policy, "fabric_netdevs"))
     nodes = [node for node in plan["nodes"] if node["node"] in facts_by_node]

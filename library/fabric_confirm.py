@@ -1,0 +1,87 @@
+#!/usr/bin/python
+"""Prove the rails of a node, and keep a pending change of its network."""
+
+from __future__ import annotations
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.spark import netplan, reach
+from ansible.module_utils.spark.findings import Finding, finding
+from ansible.module_utils.spark.runner import CommandFailed, run
+from ansible.module_utils.spark_module import finish
+
+DOCUMENTATION = r"""
+module: fabric_confirm
+short_description: Prove that every peer answers on every rail, and cancel the rollback
+description:
+  - With I(state=proven) looks at own addresses and MTU and pings every peer on every rail, bound to the rail's
+  function and address. After a change it watches for at least five seconds. The rollback of M(fabric_netplan) stays
+  armed. - With I(state=kept) cancels the rollback. Run it once all nodes are proven, so that either all keep the
+  change or none.
+options:
+  node: {description: Name of the node in findings., type: str, required: true}
+  rails: {description: The node's rails as the plan has them., type: list, elements: dict, required: true}
+  mtu: {description: MTU of every rail., type: int, default: 1500}
+  state: {description: What this call is to bring about., type: str, choices: [proven, kept], default: proven}
+"""
+
+EXAMPLES = r"""
+- name: Reach every peer
+  fabric_confirm:
+    node: spark-01
+    rails: "{{ me.rails }}"
+"""
+
+RETURN = r"""
+pending: {description: Whether a rollback still waits., type: bool, returned: always}
+"""
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "node": {"type": "str", "required": True},
+            "rails": {"type": "list", "elements": "dict", "required": True},
+            "mtu": {"type": "int", "default": 1500},
+            "state": {"type": "str", "choices": ["proven", "kept"], "default": "proven"},
+        },
+        supports_check_mode=True,
+    )
+    name = module.params["node"]
+    node = netplan.Node(run)
+    waiting = netplan.pending(node)
+    if module.params["state"] == "kept":
+        if module.check_mode or netplan.confirm(node):
+            finish(module, changed=waiting, pending=waiting and module.check_mode)
+        finish(module, findings=[rolled_back(name)], pending=False)
+    rails = netplan.rails_of(module.params["rails"])
+    mtu = module.params["mtu"]
+    try:
+        if module.check_mode and reach.own_faults(name, rails, mtu, netplan.read_devices(run)):
+            unproven = finding(
+                "NOT_PROVEN_IN_CHECK_MODE",
+                node=name,
+                found="the addresses are not set yet, so no peer was asked",
+                expected="every peer on every rail",
+            )
+            finish(module, findings=[unproven], pending=waiting)
+        seen, spent = reach.watch(run, rails, mtu, changed=waiting)
+        faults = reach.judge(run, name, rails, mtu, seen)
+    except CommandFailed as failed:
+        module.fail_json(msg=str(failed), pending=waiting)
+    if waiting and not netplan.pending(node):
+        faults.append(rolled_back(name))
+    good = [] if faults else [reach.confirmed(name, rails, mtu, seen, spent)]
+    finish(module, findings=[*faults, *good], pending=waiting)
+
+
+def rolled_back(name: str) -> Finding:
+    return finding(
+        "FABRIC_ROLLED_BACK",
+        node=name,
+        found="no change is waiting for confirmation any more",
+        expected="a confirmation before the node's rollback timer ran out",
+    )
+
+
+if __name__ == "__main__":
+    main()
