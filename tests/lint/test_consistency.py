@@ -25,7 +25,7 @@ SCALARS = {"str": str, "path": str, "int": int, "float": (int, float), "bool": b
 
 def sources() -> list[Path]:
     """Every file of the project that git tracks or would track."""
-    argv = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
+    argv = ["git", "-c", "safe.directory=*", "ls-files", "-co", "--exclude-standard", "-z"]
     listed = subprocess.run(argv, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
     paths = [PROJECT / name for name in listed.split("\0") if name]
     return [path for path in paths if path.is_file() and not path.is_symlink()]

@@ -44,7 +44,7 @@ def test_yamllint() -> None:
 
 
 def test_shellcheck() -> None:
-    tracked = run("git", "ls-files", "-co", "--exclude-standard").stdout.splitlines()
+    tracked = run("git", "-c", "safe.directory=*", "ls-files", "-co", "--exclude-standard").stdout.splitlines()
     scripts = [name for name in tracked if is_shell(PROJECT / name)]
     assert scripts
     clean(run("shellcheck", *scripts))
