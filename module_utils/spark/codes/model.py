@@ -1,7 +1,202 @@
-"""Finding codes: model."""
+"""Finding codes: the inventory, the plan of a cluster, and whether a model fits it."""
 
 from __future__ import annotations
 
 from .code import Code
 
-CODES: tuple[Code, ...] = ()
+CODES: tuple[Code, ...] = (
+    Code(
+        "INVENTORY_MISSING",
+        "fatal",
+        "There is no inventory of your machines yet",
+        "ansible.cfg names inventory/cluster/, which is yours and not part of the project. It is copied once from the "
+        "sample.",
+        "cp -r inventory/sample inventory/cluster, then edit the addresses in inventory/cluster/hosts.yml",
+    ),
+    Code(
+        "GROUP_EMPTY",
+        "fatal",
+        "The inventory has no host in the group spark",
+        "Every play works on the group spark, whose child groups are the clusters.",
+        "Put the machines below spark as inventory/sample/hosts.yml shows, and check with: ansible-inventory --graph",
+    ),
+    Code(
+        "CONTROLLER_UNSUPPORTED",
+        "fatal",
+        "The controller's Ansible or Python is too old",
+        "The project is written for and tested with the versions in its locks.",
+        "make venv && . .venv/bin/activate",
+    ),
+    Code(
+        "VARIABLE_INVALID",
+        "fatal",
+        "A variable of the inventory cannot be used",
+        "Variables are checked before any machine is touched.",
+        "Correct {variable} in the inventory or on the command line, for example {example}",
+    ),
+    Code(
+        "VARIABLE_UNKNOWN",
+        "warn",
+        "A variable looks misspelt",
+        "The name is nearly one of ours and has no effect as it stands.",
+        "Rename {given} to {meant}, or remove it.",
+    ),
+    Code(
+        "VARIABLES_DIFFER",
+        "fatal",
+        "Members of one cluster disagree about a variable",
+        "A cluster has one value for each variable; only rank belongs to a host.",
+        "Set {variable} once, in the group of the cluster, and remove it from the hosts.",
+    ),
+    Code(
+        "RANKS_INVALID",
+        "fatal",
+        "The ranks of a cluster are not 0, 1, 2 ...",
+        "Every host has one rank and no rank is left out; without rank the order of the group counts.",
+        "Remove rank from all hosts of {node}, or number them from 0 without gaps.",
+    ),
+    Code(
+        "FACTS_MISSING",
+        "fatal",
+        "A member of the cluster was not looked at",
+        "Nothing is changed on one node before everything that can be known has been checked on all of them.",
+        "Make {node} reachable (ansible {node} -m ansible.builtin.ping) and run the play for the whole cluster.",
+    ),
+    Code(
+        "CLUSTER_INCOMPLETE",
+        "fatal",
+        "A member of the cluster is not part of this run",
+        "Half a pair cannot be set up, started or proven.",
+        "Run the play for the whole cluster: leave -l away, or give the group, not the host.",
+    ),
+    Code(
+        "MEMBER_STOPPED",
+        "fatal",
+        "A member of the cluster has stopped",
+        "A node failed or went away, so its peers stop here rather than go on alone.",
+        "Cure what {member} reported, then run the same command again.",
+    ),
+    Code(
+        "PORT_UNSURE",
+        "note",
+        "The cabled port could not be told from its links",
+        "Several ports look alike, so the first was chosen; whether the peers answer is proven after the change.",
+        "If the peers do not answer, name the functions of the cabled port: fabric_netdevs: [{example}]",
+    ),
+    Code(
+        "TRANSPORT_TCP",
+        "warn",
+        "The ranks talk over TCP, not RDMA",
+        "fabric_transport: tcp serves where no RDMA device exists. Rates measured like this say nothing about a "
+        "Spark's fabric.",
+        "On real Sparks: fabric_transport: rdma",
+    ),
+    Code(
+        "RANGE_UNPLANNED",
+        "warn",
+        "The address range of the rails covers more than they are",
+        "NCCL takes one range for all rails. The smallest that covers them also covers networks that are not rails, "
+        "so a device with an address there could be chosen; the exact device list prevents it.",
+        "Choose neighbouring subnets, for example fabric_subnets: [192.168.200.0/24, 192.168.201.0/24]",
+    ),
+    Code(
+        "MODEL_UNNAMED",
+        "fatal",
+        "No model was named",
+        "Neither the inventory nor the command line says what to serve.",
+        "Add -e model=NAME; the catalogue has: {known}",
+    ),
+    Code(
+        "MODEL_UNKNOWN",
+        "fatal",
+        "No recipe of that name",
+        "A model is served from a recipe in models/ or in a folder of spark_models_path.",
+        "Use -e model= with one of: {known}",
+    ),
+    Code(
+        "RECIPE_INVALID",
+        "fatal",
+        "A recipe does not follow the schema",
+        "A recipe is checked completely before anything is planned with it.",
+        "{cure}",
+    ),
+    Code(
+        "MODEL_TOO_LARGE",
+        "fatal",
+        "The weights do not fit into the memory of the nodes",
+        "The weights alone, before any cache, are more than the nodes have. Nothing that is set or tuned changes that.",
+        "Use a smaller model or a smaller quantisation of it, or more nodes: {smallest}.",
+    ),
+    Code(
+        "MEMORY_TOO_SMALL",
+        "fatal",
+        "A node's memory does not hold its share",
+        "Each rank needs its share of the weights and what the engine keeps beside them; the sum is more than the "
+        "node has.",
+        "{cure}",
+    ),
+    Code(
+        "DISK_TOO_SMALL",
+        "fatal",
+        "A node's disk does not hold what it needs",
+        "Every node needs a full copy of the weights and the image: sharding happens after loading. Some space must "
+        "stay free.",
+        "On {node}: free {missing} on the file system of {path}, or set models_dir to a larger one.",
+    ),
+    Code(
+        "WIDTH_UNPROVEN",
+        "warn",
+        "Nobody has recorded this model on this many nodes",
+        "The recipe has no verdict for this width. Fitting in memory is necessary and not close to sufficient.",
+        "None needed; the proof at the end of the play says whether it serves.",
+    ),
+    Code(
+        "WIDTH_FAILS",
+        "fatal",
+        "This model is recorded as failing on this many nodes",
+        "The recipe carries a recorded failure for this width.",
+        "{cure}",
+    ),
+    Code(
+        "WIDTH_UNEVEN",
+        "fatal",
+        "The model cannot be split over this many nodes",
+        "Tensor parallelism gives every rank the same number of attention heads.",
+        "Use a number of nodes that divides {heads}: {widths}.",
+    ),
+    Code(
+        "RECIPE_UNSERVABLE",
+        "fatal",
+        "The recipe names no image to serve with",
+        "The model is in the catalogue for its figures and its verdict; no source names a build that serves it.",
+        "Copy {file} to a folder of your own, add image.reference, and name that folder in spark_models_path.",
+    ),
+    Code(
+        "IMAGE_UNPINNED",
+        "warn",
+        "The image is not pinned by digest",
+        "A tag can name other bytes tomorrow, and which build serves decides whether a model works.",
+        "Put {reference}@sha256:... into image.reference; the digest: docker buildx imagetools inspect {reference}",
+    ),
+    Code(
+        "ENGINE_SOURCE",
+        "note",
+        "The engine was not pulled from a registry",
+        "The image was built or loaded on the machine, so its identity is what the nodes report and nothing more.",
+        "None needed.",
+    ),
+    Code(
+        "WEIGHTS_NOWHERE",
+        "fatal",
+        "No node has the weights",
+        "One node must have a full copy; the others get theirs from it over the fabric.",
+        "On {node}: {command}",
+    ),
+    Code(
+        "WEIGHTS_SIZE_ODD",
+        "warn",
+        "The weights are much smaller than the recipe says",
+        "A folder of links, or a download that was cut off, looks like a copy until the engine reads it.",
+        "On {node}: look at {path} (`du -sL {path}`) and download what is missing.",
+    ),
+)

@@ -36,8 +36,8 @@ class RailSubnet(TypedDict):
 class Rail(TypedDict):
     """One function of one node on one rail.
 
-    ``adopted`` says that the function has the planned address already; ``netdev`` is empty where discovery failed (a fatal
-    finding says so).
+    ``adopted`` says that the function has the planned address already. A node whose functions could not be found has
+    fewer rails than the plan, or none, and a fatal finding.
     """
 
     rail: int
@@ -64,7 +64,7 @@ class LinkCheck(TypedDict):
 
 
 class BundleFile(TypedDict):
-    """A file that is byte-identical on every node; ``source`` lies on the controller, ``mode`` is text such as ``0755``."""
+    """A file of the same bytes on every node; ``source`` lies on the controller, ``mode`` is text such as ``0755``."""
 
     path: str
     mode: str
@@ -127,7 +127,7 @@ class NodeNeeds(TypedDict):
 
 
 class GidWanted(TypedDict):
-    """What ``rankctl prestart`` must find in sysfs before a start: one RoCE v2 entry for ``address``, owned by ``netdev``."""
+    """What ``rankctl prestart`` must find in sysfs: one RoCE v2 entry for ``address``, owned by ``netdev``."""
 
     rail: int
     rdma_device: str
@@ -138,8 +138,8 @@ class GidWanted(TypedDict):
 class Resolve(TypedDict):
     """Left to the node at start.
 
-    ``gid_index_variable`` names the variable to set to the one index that serves every device of ``gids``; null leaves the
-    choice to NCCL's rule (family, version and range are in the environment), and the indexes are only recorded.
+    ``gid_index_variable`` names the variable to set to the one index that serves every device of ``gids``; null leaves
+    the choice to NCCL's rule (family, version and range are in the environment), and the indexes are only recorded.
     """
 
     gids: list[GidWanted]
@@ -192,7 +192,7 @@ class NodeServing(TypedDict):
 
 
 class Node(TypedDict):
-    """``orphans`` are all-NUL netplan files to quarantine, ``conflicting_units`` enabled units that serve or hold the port."""
+    """``orphans`` are all-NUL netplan files to move away, ``conflicting_units`` enabled units of earlier deployments."""
 
     node: str
     rank: int
