@@ -418,20 +418,17 @@ def main_run(_argv: Sequence[str]) -> int:
     for item in said:
         if item.severity != "fatal":
             print(render(item), file=sys.stderr, flush=True)
-    if fatal(said):
-        refuse(fatal(said))
-        return REFUSED
-    HERE.path(REFUSAL_PATH).unlink(missing_ok=True)
-    remove_own(HERE)
-    write_private(HERE.path(RANK_PATH), (json.dumps(record, indent=1, sort_keys=True) + "\n").encode())
-    docker = shutil.which(record["argv"][0])
+    docker = shutil.which("docker")
     if docker is None:
-        missing = finding(
-            "DOCKER_SILENT", node=record["node"], found=f"no program {record['argv'][0]}", expected="Docker's client"
-        )
-        refuse([missing])
-        return REFUSED
-    become(docker, record["argv"], record["environment"])
+        expected = "Docker's client"
+        said.append(finding("DOCKER_SILENT", node=os.uname().nodename, found="no program docker", expected=expected))
+    if docker and not fatal(said):
+        HERE.path(REFUSAL_PATH).unlink(missing_ok=True)
+        remove_own(HERE)
+        write_private(HERE.path(RANK_PATH), (json.dumps(record, indent=1, sort_keys=True) + "\n").encode())
+        become(docker, record["argv"], record["environment"])
+    refuse(fatal(said))
+    return REFUSED
 
 
 def become(program: str, argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
@@ -486,7 +483,7 @@ def log(invocation: str, place: Place = HERE, lines: int = LOG_LINES) -> list[st
     return engine_log.split(place.run(argv, timeout_s=30).stdout)
 
 
-def _tree(pid: int, place: Place) -> list[int]:
+def tree(pid: int, place: Place) -> list[int]:
     """A process and all that descend from it. Orphans inside a container become children of its first process."""
     children: dict[int, list[int]] = {}
     for entry in place.path("/proc").iterdir():
@@ -509,7 +506,7 @@ def usage(pid: int, place: Place = HERE) -> dict[str, float]:
     ticks = os.sysconf("SC_CLK_TCK")
     page = os.sysconf("SC_PAGE_SIZE")
     cpu, read, memory = 0.0, 0, 0
-    for one in _tree(pid, place) if pid else ():
+    for one in tree(pid, place) if pid else ():
         folder = place.path(f"/proc/{one}")
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
