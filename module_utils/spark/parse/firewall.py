@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .system import parse_assignments
 
+_TABLE = re.compile(r"^table (\S+ \S+) \{")
 _CHAIN = re.compile(r"^\s*chain (\S+) \{")
 _HOOK = re.compile(r"type filter hook input priority [^;]+; policy (\w+);")
 # Counters, comments and log statements do not narrow a rule.
@@ -53,13 +55,49 @@ def nft_input(ruleset: str) -> tuple[bool, list[str]]:
     return refusing, lines
 
 
+def lets_in(kind: str, evidence: Sequence[str], *, netdev: str = "", subnet: str = "") -> bool:
+    """Whether a rule among ``evidence`` lets in everything from an interface, or everything from a subnet."""
+    return any(_lets_in(kind, line, netdev, subnet) for line in evidence)
+
+
+def _lets_in(kind: str, line: str, netdev: str, subnet: str) -> bool:
+    words = line.split()
+    if kind == "ufw" and len(words) == 7:
+        action, protocol, port, _, _, source, direction = words
+        if (action, protocol, port) != ("allow", "any", "any"):
+            return False
+        return (bool(netdev) and direction == f"in_{netdev}") or (direction == "in" and _covers(source, subnet))
+    if kind == "firewalld" and words[:1] == ["trusted:"]:
+        return (bool(netdev) and words[1] == netdev) or _covers(words[1], subnet)
+    if kind == "nftables" and words[-1:] == ["accept"]:
+        # Anything more in the rule narrows it.
+        rule = " ".join(_IDLE.sub("", line).split())
+        found = re.fullmatch(r"(iifname|iif|ip saddr) (\{.*\}|\S+) accept", rule)
+        named = [word.strip('"') for word in found[2].strip("{}").replace(",", " ").split()] if found else []
+        if found and found[1] == "ip saddr":
+            return any(_covers(source, subnet) for source in named)
+        return bool(netdev) and netdev in named
+    return False
+
+
+def _covers(source: str, subnet: str) -> bool:
+    try:
+        outer, inner = ipaddress.IPv4Network(source), ipaddress.IPv4Network(subnet)
+    except ValueError:
+        return False
+    return inner.subnet_of(outer)
+
+
 def _chains(ruleset: str) -> Iterable[tuple[str, list[str]]]:
-    name = ""
+    table, name = "", ""
     body: list[str] = []
     for line in ruleset.splitlines():
+        opening = _TABLE.match(line)
         start = _CHAIN.match(line)
-        if start:
-            name, body = start[1], []
+        if opening:
+            table = opening[1]
+        elif start:
+            name, body = f"{table} {start[1]}", []
         elif line.strip() == "}" and name:
             yield name, body
             name = ""
