@@ -126,8 +126,8 @@ CODES: tuple[Code, ...] = (
         "The nodes keep images in different stores",
         "The same image has another ID in the other store, and an image that is handed over loses its digest on the "
         "classic one; images are then compared by their layers.",
-        "On {node}: give features.containerd-snapshotter in /etc/docker/daemon.json the value it has on the other nodes, "
-        "sudo systemctl restart docker.service, and load its images again: docker info must say {store}.",
+        "On {node}: give features.containerd-snapshotter in /etc/docker/daemon.json the value it has on the other "
+        "nodes, sudo systemctl restart docker.service, and load its images again: docker info must say {store}.",
     ),
     Code(
         "FIREWALL_ON_RAIL",
