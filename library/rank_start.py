@@ -19,8 +19,8 @@ module: rank_start
 short_description: Start this node's rank through its unit, and see its container alive
 description:
   - Does nothing where the rank already runs with the wanted configuration, unless O(fresh) is set.
-  - Returns when the container has been alive for O(alive_s). A rank that is refused or dies before that fails the task with
-    the cause, taken from the refusal that the launcher wrote down or from the engine's log.
+  - Returns when the container has been alive for O(alive_s). A rank that is refused or dies before that fails the task
+    with the cause, taken from the refusal that the launcher wrote down or from the engine's log.
 options:
   node:
     description: Name of the node, for findings.
@@ -81,7 +81,7 @@ def diff(plan: dict[str, Any], running: bool) -> dict[str, str]:
 
 
 def watch(node: str, number: int, began: float, alive_s: float) -> tuple[list[Finding], dict[str, Any]]:
-    """Wait until the container has lived for a while, or has not: the unit's own state ends the wait, no total limit."""
+    """Wait until the container has lived for a while, or has not: the unit's state ends the wait, no total limit."""
     alive_since: float | None = None
     while True:
         refused = rank.refusal(began)

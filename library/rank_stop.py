@@ -17,8 +17,8 @@ DOCUMENTATION = r"""
 module: rank_stop
 short_description: Stop this node's rank, and verify that nothing of it is left
 description:
-  - Stops the unit, removes the container, and then looks for processes, container, ports and unit. Only a container that
-    this project started is touched.
+  - Stops the unit, removes the container, and then looks for processes, container, ports and unit. Only a container
+    that this project started is touched.
   - What is stopped is found on the node; no plan is needed.
 options:
   node:

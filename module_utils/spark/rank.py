@@ -454,7 +454,7 @@ def main_stop(_argv: Sequence[str]) -> int:
     if existing is None or not existing["config_sha256"]:
         return 0
     if existing["running"]:
-        HERE.run(["docker", "stop", "--time", str(STOP_S), existing["id"]], timeout_s=STOP_S + 20)
+        HERE.run(["docker", "stop", "-t", str(STOP_S), existing["id"]], timeout_s=STOP_S + 20)
     HERE.run(["docker", "rm", "--force", existing["id"]], timeout_s=30)
     return 0
 
