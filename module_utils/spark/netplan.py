@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from . import rollback, undo
-from .checks.fabric import uuid_of
 from .findings import Finding, fatal, finding
+from .parse.netplan import classify, nm_uuid
+from .parse.netplan import parse as parse_netplan
+from .parse.nmcli import parse_uuids, split_terse
 from .runner import Completed, Run
 
 TIMER = "spark-fabric-rollback"
@@ -69,7 +71,7 @@ class Device:
     mtu: int
     carrier: bool | None
     addresses: tuple[str, ...]
-    master: str | None = None
+    mac: str = ""
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ def read_devices(run: Run) -> dict[str, Device]:
                 for info in link.get("addr_info", ())
                 if info.get("family") == "inet" and "local" in info
             ),
-            master=link.get("master"),
+            mac=str(link.get("address", "")),
         )
     return found
 
@@ -157,42 +159,37 @@ def live_uuids(run: Run) -> set[str] | None:
     answer = run(["nmcli", "-t", "-f", "UUID", "connection", "show"])
     if not answer.ok:
         return None
-    return {line.strip().lower() for line in answer.stdout.splitlines() if line.strip()}
+    return set(parse_uuids(answer.stdout))
 
 
-def claims(text: str, netdev: str) -> bool:
-    """Whether a netplan file has an entry for the interface: as a key of its own, or as the name it matches."""
-    name = rf"[\"']?{re.escape(netdev)}[\"']?"
-    key, match, inline = rf"^\s*{name}\s*:", rf"^\s*name:\s*{name}\s*$", rf"[{{,]\s*{name}\s*:"
-    return re.search(f"{key}|{match}|{inline}", text, re.MULTILINE) is not None
-
-
-def foreign_files(node: Node, ours: str) -> dict[str, str]:
-    """The readable netplan files that are not ours, by path."""
+def foreign_claims(node: Node, ours: str, devices: Mapping[str, Device]) -> dict[str, set[str]]:
+    """The readable netplan files that are not ours, with the interfaces and definitions that each of them names."""
+    macs = {device.name: device.mac for device in devices.values()}
     found = {}
     for tree in TREES:
         for path in sorted((node.root / tree).glob("*.yaml")):
             shown = node.shown(path)
             if shown == ours:
                 continue
-            with contextlib.suppress(OSError):
-                found[shown] = path.read_bytes().decode("utf-8", "replace")
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                claims = parse_netplan(path.read_text(encoding="utf-8")).claims
+                found[shown] = {name for claim in claims for name in (claim.name, *claim.netdevs(macs))}
     return found
 
 
-def lasting_source(node: Node, netdev: str, foreign: Mapping[str, str]) -> str | None:
+def lasting_source(node: Node, netdev: str, foreign: Mapping[str, set[str]]) -> str | None:
     """What will configure this interface at the next boot, None where only somebody's hand did.
 
     Files under /run are made from netplan's at boot: they count only where the netplan file is still there.
     """
-    for path, text in foreign.items():
-        if claims(text, netdev):
+    for path, names in foreign.items():
+        if netdev in names:
             return path
     candidates = []
     profiles = node.run(["nmcli", "-t", "-f", "DEVICE,FILENAME", "connection", "show", "--active"])
     if profiles.ok:
-        lines = (line.partition(":") for line in profiles.stdout.splitlines())
-        candidates += [filename.replace("\\:", ":") for device, _, filename in lines if device == netdev]
+        rows = (split_terse(line) for line in profiles.stdout.splitlines())
+        candidates += [row[1] for row in rows if len(row) == 2 and row[0] == netdev]
     status = node.run(["networkctl", "--json=short", "status", netdev])
     if status.ok:
         with contextlib.suppress(ValueError, AttributeError):
@@ -200,7 +197,7 @@ def lasting_source(node: Node, netdev: str, foreign: Mapping[str, str]) -> str |
     for candidate in candidates:
         generated = re.fullmatch(r"/run/.*/(?:10-)?netplan-(.+)\.(?:network|nmconnection)", candidate)
         if generated:
-            claimed = [path for path, text in foreign.items() if claims(text, generated[1])]
+            claimed = [path for path, names in foreign.items() if generated[1] in names]
             if claimed:
                 return claimed[0]
         elif candidate.startswith("/etc/"):
@@ -259,7 +256,7 @@ def is_right(device: Device, rail: Rail, mtu: int) -> bool:
 def _judge_foreign(node: Node, wanted: Wanted, decision: Decision, right: bool) -> None:
     """Without a file of ours: adopt what is already right and lasting, write where nobody else does, refuse the
     rest."""
-    foreign = foreign_files(node, wanted.path)
+    foreign = foreign_claims(node, wanted.path, decision.devices)
     sources = {rail.netdev: lasting_source(node, rail.netdev, foreign) for rail in wanted.rails} if right else {}
     if right and all(sources.values()):
         decision.adopted = True
@@ -273,8 +270,8 @@ def _judge_foreign(node: Node, wanted: Wanted, decision: Decision, right: bool) 
         )
         return
     for rail in wanted.rails:
-        for path, text in foreign.items():
-            if claims(text, rail.netdev):
+        for path, names in foreign.items():
+            if rail.netdev in names:
                 carried = ", ".join(decision.devices[rail.netdev].addresses) or "no address"
                 decision.findings.append(
                     finding(
@@ -309,27 +306,27 @@ def _judge_orphans(node: Node, wanted: Wanted, decision: Decision) -> None:
         return
     for shown in present:
         path = node.at(shown)
-        size = path.lstat().st_size
-        data = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-        uuid = uuid_of(shown)
-        if not data or data.strip(b"\0") or uuid is None or path.parent != node.root / "etc/netplan":
-            decision.findings.append(
-                finding(
-                    "NETPLAN_ORPHAN_CHANGED",
-                    node=wanted.node,
-                    found=f"{shown}: {size} bytes, not all of them NUL, or not a plain file",
-                    expected="a file 90-NM-<uuid>.yaml in /etc/netplan of nothing but NUL bytes",
-                    evidence=(f"sha256 {hashlib.sha256(data).hexdigest()}",),
-                )
-            )
-        elif uuid in known:
+        plain = path.is_file() and not path.is_symlink() and path.parent == node.root / "etc/netplan"
+        data = path.read_bytes() if plain else b""
+        kind = classify(shown, data, known).kind
+        if kind == "live_nul":
             decision.findings.append(
                 finding(
                     "NETPLAN_NUL_LIVE",
                     node=wanted.node,
                     found=f"{shown}: {len(data)} bytes, all NUL, of a connection that NetworkManager knows",
                     expected="a readable file",
-                    uuid=uuid,
+                    uuid=nm_uuid(shown),
+                )
+            )
+        elif kind != "orphan_nul":
+            decision.findings.append(
+                finding(
+                    "NETPLAN_ORPHAN_CHANGED",
+                    node=wanted.node,
+                    found=f"{shown}: {len(data)} bytes, not all of them NUL" if plain else f"{shown} is no plain file",
+                    expected="a file 90-NM-<uuid>.yaml in /etc/netplan of nothing but NUL bytes",
+                    evidence=(f"sha256 {hashlib.sha256(data).hexdigest()}",),
                 )
             )
         else:
@@ -535,7 +532,8 @@ def _pending_state(
         else:
             before["backup"] = str(ours)
     active = node.run(["nmcli", "-t", "-f", "DEVICE,UUID", "connection", "show", "--active"])
-    connections = dict(line.split(":", 1) for line in active.stdout.splitlines() if ":" in line) if active.ok else {}
+    rows = [split_terse(line) for line in active.stdout.splitlines()] if active.ok else []
+    connections = {row[0]: row[1] for row in rows if len(row) == 2}
     return {
         "stamp": stamp,
         "armed_at": time.time(),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..findings import Finding, finding
+from ..parse.netplan import nm_uuid
 
 FULL_SPEED_MBPS = 200_000
 
@@ -212,7 +213,7 @@ def _netplan(node: Mapping[str, Any], facts: Facts) -> Iterable[Finding]:
                     node=name,
                     found=f"{path}: {file['size_bytes']} bytes, all NUL, of a connection that NetworkManager knows",
                     expected="a readable file",
-                    uuid=uuid_of(path) or "UUID",
+                    uuid=nm_uuid(path),
                 )
         elif kind == "unreadable" and path not in orphans:
             error = file.get("error") or "netplan cannot parse it"
@@ -241,29 +242,19 @@ def _netplan(node: Mapping[str, Any], facts: Facts) -> Iterable[Finding]:
                 )
 
 
-def uuid_of(path: str) -> str | None:
-    """The connection that NetworkManager's netplan files name: ``90-NM-<uuid>.yaml``, with a suffix for Wi-Fi."""
-    name = path.rsplit("/", 1)[-1]
-    if not name.startswith("90-NM-") or not name.endswith(".yaml"):
-        return None
-    candidate = name[len("90-NM-") :][:36].lower()
-    shape = [len(part) for part in candidate.split("-")]
-    if shape != [8, 4, 4, 4, 12] or set(candidate) - set("0123456789abcdef-"):
-        return None
-    return candidate
-
-
 def cure_of(error: str) -> str:
     """What a person does about an unreadable file, by what is wrong with it."""
     low = error.lower()
-    if "tab" in low:
+    if "bytes are nul" in low:
+        return "no byte of it is text and it is no file of NetworkManager's: restore it or move it out of the folder"
+    if "0x00" in low or "nul" in low:
+        return "its text ends in NUL bytes: restore it from a backup, or save the connection again"
+    if "tab" in low or "0x09" in low:
         return "replace the tabs of its indentation with spaces"
-    if "nul" in low:
-        return "its tail is NUL bytes after real text: restore it from a backup or save the connection again"
-    if "utf" in low or "decode" in low:
+    if "utf-8" in low:
         return "remove the bytes that are not UTF-8"
-    if "empty" in low or "trunc" in low:
-        return "it is cut off: restore it from a backup or save the connection again"
+    if "no key" in low or "trunc" in low or "ends" in low:
+        return "it looks cut off: restore it from a backup, or save the connection again"
     return "correct it where the message points"
 
 
