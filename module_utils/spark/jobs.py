@@ -33,7 +33,7 @@ RANKCTL = "/usr/local/lib/spark-cluster/rankctl.pyz"
 SCHEMA = 1
 FINAL = ("done", "failed", "cancelled")
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _SECRET = re.compile(r"pass(word|phrase)|secret|token|credential|api_?key|private", re.IGNORECASE)
 _WRITE_EVERY_S = 0.5
 _RATE_WINDOW_S = 8.0
@@ -60,7 +60,7 @@ class JobFailedError(Exception):
 
 def valid_name(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not the name of a job: a-z, 0-9, ., _ and -, at most 80")
+        raise ValueError(f"{name!r} is not the name of a job: letters, digits, ., _ and -, at most 80")
     return name
 
 
@@ -75,7 +75,7 @@ def digest(spec: Mapping[str, Any]) -> str:
 def secrets_in(spec: Any, where: str = "spec") -> list[str]:
     """Names in a specification that look like a secret's."""
     if isinstance(spec, Mapping):
-        named = [f"{where}.{name}" for name in spec if where != "spec.manifest.files" and _SECRET.search(str(name))]
+        named = [f"{where}.{name}" for name in spec if _SECRET.search(str(name))]
         return named + [hit for name, value in spec.items() for hit in secrets_in(value, f"{where}.{name}")]
     if isinstance(spec, (list, tuple)):
         return [hit for number, value in enumerate(spec) for hit in secrets_in(value, f"{where}[{number}]")]
@@ -186,7 +186,8 @@ def execute(name: str, kind: str, node: str, spec: Mapping[str, Any], root: Path
     except _TerminatedError:
         reporter.end("cancelled", None, [cancelled(name, node)])
         return 1
-    except Exception as error:  # noqa: BLE001 - whatever it was, the status file has to say it
+    except Exception as error:
+        # Whatever it was, the status file has to say it.
         print(traceback.format_exc(), file=sys.stderr)
         said = traceback.format_exception_only(error)[-1].strip().splitlines()
         where = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,0 +1,219 @@
+"""The long parts of keeping weights the same everywhere: reading hashes, sending what is missing, and publishing what
+has arrived."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from . import peer, weights
+from .findings import Finding, fatal, finding
+from .jobs import JobFailedError, Reporter
+from .transfer import explain, over_rails, rsync, rsync_argv, write_listing
+from .weights import File, Manifest
+
+
+def _stop_if_fatal(findings: list[Finding]) -> None:
+    if fatal(findings):
+        raise JobFailedError(*findings)
+
+
+def _hashed(path: str, job: Reporter, *, full: bool = False) -> Manifest:
+    """The folder's manifest with every hash, those that are not known read from the disk and remembered."""
+    made, findings = weights.scan(path, job.node)
+    _stop_if_fatal(findings)
+    known = made if full else weights.recall(path, made)
+    unread = known.unhashed()
+    if unread:
+        total = sum(known.files[name].size for name in unread)
+        job.stage(f"reads {len(unread)} files of {path}", total)
+        began = time.monotonic()
+        known, findings = weights.hash_all(path, known, job.node, unread, job.advance)
+        seconds = time.monotonic() - began
+        job.measure(weights_hash_bytes=total, weights_hash_s=round(seconds, 3))
+        weights.remember(path, known)
+        _stop_if_fatal(findings)
+    return known
+
+
+def hash_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
+    """Read what is not known of ``path``; with ``full``, all of it."""
+    known = _hashed(str(spec["path"]), job, full=bool(spec.get("full")))
+    return {"digest": known.digest(), "manifest": known.as_data()}
+
+
+def push_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
+    """Send to ``node`` at ``addresses`` what it lacks of ``path`` by its manifest ``have``."""
+    path, target = str(spec["path"]), str(spec["node"])
+    made, findings = weights.scan(path, job.node)
+    _stop_if_fatal(findings + weights.completeness(path, made, job.node))
+    source = _hashed(path, job)
+    lacking = weights.needed(source, weights.manifest_from(spec.get("have") or {}))
+    total = sum(source.files[name].size for name in lacking)
+    result = {"digest": source.digest(), "manifest": source.as_data(), "files": len(lacking), "bytes": total}
+    if not lacking:
+        return result
+    real = os.path.realpath(path)
+    incoming = peer.incoming_dir(path)
+    job.stage(f"sends {len(lacking)} files of {path} to {target}", total)
+    listing = write_listing(lacking)
+    began = time.monotonic()
+
+    def attempt(address: str) -> Finding | None:
+        outcome = rsync(rsync_argv(real, address, incoming, listing), job.at)
+        if outcome.rc == 0:
+            job.measure(weights_copy_address=address)
+            return None
+        return explain(outcome, node=job.node, target=target, address=address, path=os.path.dirname(path))
+
+    try:
+        failure = over_rails([str(a) for a in spec["addresses"]], attempt, job.note, node=job.node, target=target)
+    finally:
+        os.unlink(listing)
+        _drop_cache(real, lacking)
+    if failure:
+        raise JobFailedError(failure)
+    seconds = time.monotonic() - began
+    job.measure(weights_copy_bytes=total, weights_copy_files=len(lacking), weights_copy_s=round(seconds, 3))
+    return result
+
+
+def _drop_cache(root: str, names: list[str]) -> None:
+    """Give back the memory that reading took."""
+    for name in names:
+        with suppress(OSError):
+            descriptor = os.open(os.path.join(root, name), os.O_RDONLY | os.O_NOFOLLOW)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
+def receive_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
+    """Check what has arrived for ``path`` against the source's ``manifest``, give it its real names, and judge the
+    whole."""
+    path = str(spec["path"]).rstrip("/")
+    source = weights.manifest_from(spec["manifest"])
+    if source.digest() is None:
+        raise ValueError("the source's manifest has files without a hash")
+    if os.path.islink(path):
+        raise JobFailedError(
+            finding(
+                "WEIGHTS_LINK_ESCAPES",
+                node=job.node,
+                found=f"{path} is itself a link to {os.readlink(path)}, and its contents are not those of the source",
+                expected="a folder, or nothing",
+                path=path,
+            )
+        )
+    owner = weights.owner_for(str(spec["models_dir"]))
+    have = weights.recall(path, weights.scan(path, job.node)[0]) if os.path.isdir(path) else Manifest()
+    lacking = weights.needed(source, have)
+    incoming = peer.incoming_dir(path)
+    if lacking:
+        job.stage(
+            f"checks {len(lacking)} files that arrived for {path}", sum(source.files[name].size for name in lacking)
+        )
+    published = dict(have.files)
+    # The description of the model comes last: a folder that is only half there is not taken for a model.
+    for name in sorted(lacking, key=lambda item: (os.path.basename(item) == "config.json", item)):
+        item = _checked(incoming, name, source.files[name], job)
+        if item:
+            _publish(incoming, path, name, owner)
+            published[name] = item
+    _links(path, source, owner)
+    with suppress(FileNotFoundError):
+        shutil.rmtree(incoming)
+    now = weights.scan(path, job.node)[0]
+    kept = {name: published[name] if _same(published.get(name), item) else item for name, item in now.files.items()}
+    whole = Manifest(kept, now.links)
+    weights.remember(path, whole)
+    findings = weights.compare(path, source, whole, job.node)
+    for found in findings:
+        job.note(found)
+    return {"digest": source.digest(), "files": len(lacking)}
+
+
+def _same(known: File | None, found: File) -> bool:
+    """Whether a file is still the one that was read."""
+    return known is not None and (known.size, known.mtime_ns, known.inode) == (found.size, found.mtime_ns, found.inode)
+
+
+def _checked(incoming: str, name: str, wanted: File, job: Reporter) -> File | None:
+    """The file that arrived, if it is the source's; a wrong one is removed, so that the next copy sends it anew."""
+    arrived = os.path.join(incoming, name)
+    if not weights.regular(arrived):
+        return None
+    item = weights.hash_file(arrived, job.advance)
+    if (item.size, item.sha256) == (wanted.size, wanted.sha256):
+        return item
+    os.unlink(arrived)
+    return None
+
+
+def _open_folder(path: str, inner: str, owner: tuple[int, int]) -> int:
+    """The folder ``inner`` of ``path``, made where it is missing; no link is followed below ``path``."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    if not os.path.isdir(path):
+        os.makedirs(path, 0o755)
+        os.chown(path, *owner)
+    here = os.open(path, flags)
+    for part in [part for part in inner.split("/") if part]:
+        above = here
+        try:
+            try:
+                os.mkdir(part, 0o755, dir_fd=above)
+                os.chown(part, *owner, dir_fd=above, follow_symlinks=False)
+            except FileExistsError:
+                pass
+            try:
+                here = os.open(part, flags, dir_fd=above)
+            except OSError:
+                # Something else stands where the source has a folder: a link or a file.
+                os.unlink(part, dir_fd=above)
+                os.mkdir(part, 0o755, dir_fd=above)
+                os.chown(part, *owner, dir_fd=above, follow_symlinks=False)
+                here = os.open(part, flags, dir_fd=above)
+        finally:
+            os.close(above)
+    return here
+
+
+def _publish(incoming: str, path: str, name: str, owner: tuple[int, int]) -> None:
+    inner, base = os.path.split(name)
+    folder = _open_folder(path, inner, owner)
+    try:
+        arrived = os.open(os.path.join(incoming, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(arrived, 0o644)
+            os.fchown(arrived, *owner)
+            os.fsync(arrived)
+            os.posix_fadvise(arrived, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(arrived)
+        os.rename(os.path.join(incoming, name), base, dst_dir_fd=folder)
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _links(path: str, source: Manifest, owner: tuple[int, int]) -> None:
+    for name, target in source.links.items():
+        inner, base = os.path.split(name)
+        folder = _open_folder(path, inner, owner)
+        try:
+            try:
+                if os.readlink(base, dir_fd=folder) == target:
+                    continue
+            except OSError:
+                pass
+            fresh = f".{base}.spark-new"
+            with suppress(FileNotFoundError):
+                os.unlink(fresh, dir_fd=folder)
+            os.symlink(target, fresh, dir_fd=folder)
+            os.chown(fresh, *owner, dir_fd=folder, follow_symlinks=False)
+            os.rename(fresh, base, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            os.close(folder)
