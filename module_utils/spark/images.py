@@ -80,7 +80,15 @@ def identity(data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-ABSENT: dict[str, Any] = {"present": False, "id": "", "digests": [], "content": "", "layers": [], "architecture": "", "size_bytes": 0}
+ABSENT: dict[str, Any] = {
+    "present": False,
+    "id": "",
+    "digests": [],
+    "content": "",
+    "layers": [],
+    "architecture": "",
+    "size_bytes": 0,
+}
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -128,8 +136,17 @@ def unavailable(reference: str, digest: str | None, node: str, evidence: Sequenc
 def judge(reference: str, mine: Mapping[str, Any], theirs: Mapping[str, Any], node: str, source: str) -> Finding:
     """The verdict on this node's image against the source's."""
     if same(mine, theirs):
-        how = "registry digest" if set(mine["digests"]) & set(theirs["digests"]) else "layers, configuration and architecture"
-        return finding("IMAGE_VERIFIED", node=node, found=f"{reference}: the same {how} as on {source}", expected="the image of the source")
+        how = (
+            "registry digest"
+            if set(mine["digests"]) & set(theirs["digests"])
+            else "layers, configuration and architecture"
+        )
+        return finding(
+            "IMAGE_VERIFIED",
+            node=node,
+            found=f"{reference}: the same {how} as on {source}",
+            expected="the image of the source",
+        )
     differing = [
         f"{name}: {_short(mine[name])} here, {_short(theirs[name])} on {source}"
         for name in ("architecture", "layers", "content", "digests")
@@ -138,8 +155,9 @@ def judge(reference: str, mine: Mapping[str, Any], theirs: Mapping[str, Any], no
     return finding(
         "IMAGE_DIFFERS",
         node=node,
-        found=f"{reference} is another image than on {source}" if mine["present"] else f"{reference} is not there
-        after the copy",
+        found=f"{reference} is another image than on {source}"
+        if mine["present"]
+        else f"{reference} is not there after the copy",
         expected="the same registry digest, or the same layers, configuration and architecture",
         evidence=differing,
         reference=local_name(reference),
@@ -213,7 +231,10 @@ def push_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
     if not mine["present"]:
         raise JobFailedError(unavailable(reference, None, job.node))
     name = local_name(reference)
-    if name != mine["name"] and run(["docker", "image", "inspect", "--format", "{{.Id}}", "--", name]).stdout.strip() != mine["id"]:
+    if (
+        name != mine["name"]
+        and run(["docker", "image", "inspect", "--format", "{{.Id}}", "--", name]).stdout.strip() != mine["id"]
+    ):
         run(["docker", "tag", "--", mine["id"], name], check=True)
     last: dict[str, Any] = {}
     sent = 0
@@ -236,9 +257,7 @@ def push_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
         if saved.rc != 0:
             return explain(saved, node=job.node, target=job.node, address="this node", path="/var/lib/docker")
         sent = loaded.moved
-        job.measure(
-            image_copy_bytes=sent, image_copy_s=round(time.monotonic() - began, 3), image_copy_address=address
-        )
+        job.measure(image_copy_bytes=sent, image_copy_s=round(time.monotonic() - began, 3), image_copy_address=address)
         answer, outcome = _ask(address, reference)
         if answer is None:
             return explain(outcome, node=job.node, target=target, address=address, path="/var/lib/docker")
