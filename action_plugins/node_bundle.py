@@ -10,9 +10,7 @@ from typing import Any
 
 import ansible.module_utils
 
-ansible.module_utils.__path__.append(
-    str(Path(__file__).resolve().parents[1] / "module_utils")
-)  # same line in every controller-side entry
+ansible.module_utils.__path__.append(str(Path(__file__).resolve().parents[1] / "module_utils"))
 
 from ansible.module_utils.spark.findings import finding, render  # noqa: E402
 from ansible.plugins.action import ActionBase  # noqa: E402

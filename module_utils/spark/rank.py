@@ -583,11 +583,21 @@ def status(place: Place = HERE, *, api_host: str = "", port: int = 0) -> dict[st
         "log_lines": len(lines),
         "usage": usage(box["pid"] if box and box["running"] else 0, place),
         "memory_available_bytes": memory_available(place),
+        "start": started_with(place) if state == "running" else {},
         "health": health(api_address(api_host), port) if port and state == "running" else None,
     }
     if state == "dead":
         result["log_tail"] = engine_log.tail(lines)
     return result
+
+
+def started_with(place: Place = HERE) -> dict[str, Any]:
+    """What the last start wrote down: argument list, environment, GIDs, image. Holds no secrets."""
+    try:
+        record = json.loads(place.path(RANK_PATH).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return dict(record) if isinstance(record, dict) else {}
 
 
 def death(seen: Mapping[str, Any], node: str, rank: int, place: Place = HERE) -> Finding:
