@@ -14,7 +14,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,6 +29,7 @@ _NO_CONNECTION = re.compile(
     r"connect to host|timed out|no route|refused|unreachable|connection (closed|reset)|ended after"
 )
 _COMMENT = "spark-cluster:"
+BACKUP = Path("/var/lib/spark-cluster/backup")
 _STILL_DEFAULT = ".ssh/authorized_keys"
 
 
@@ -222,6 +223,22 @@ def peer_config(cluster: str, node: str, receive: Sequence[str]) -> bytes:
     ).encode()
 
 
+def planned(
+    node: str, cluster: str, peers: Sequence[Peer], receive: Sequence[str], settings: Mapping[str, Sequence[str]] | None
+) -> list[Change]:
+    """The files of trust as they are and as they should be, authorized_keys first."""
+
+    def change(path: Path, after: Callable[[bytes | None], bytes], mode: int) -> Change:
+        before = path.read_bytes() if path.exists() else None
+        return Change(path, before, after(before), mode)
+
+    return [
+        change(authorized_keys_path(settings), lambda before: authorized(before, peers, cluster), 0o600),
+        change(peer.KNOWN_HOSTS, lambda _before: known_hosts(peers), 0o600),
+        change(peer.CONFIG, lambda _before: peer_config(cluster, node, receive), 0o600),
+    ]
+
+
 def parse_peers(me: str, nodes: Sequence[Mapping[str, Any]], identities: Sequence[Mapping[str, Any]]) -> list[Peer]:
     """The peers of ``me`` from the plan's nodes and, in the same order, what peer_key returned on each.
 
@@ -325,49 +342,57 @@ def _root_matches(pattern: str) -> bool:
 # Writing
 
 
-def write(
-    change: Change,
-    kind: str = "file_written",
-    journal: Path = undo.ROOT,
-    backups: Path = Path("/var/lib/spark-cluster/backup"),
-) -> None:
-    """Put ``change`` in place: what was there is kept, the journal knows, and the file appears whole or not at all."""
+def key_entries(change: Change) -> list[dict[str, Any]]:
+    """What the journal has to know of a change of authorized_keys: our lines, so that an undo takes out these and
+    nothing else.
+    """
+    known = set((change.before or b"").splitlines())
+    return [
+        {"kind": "authorized_key_added", "path": os.path.realpath(change.path), "line": _shown(line)}
+        for line in change.after.splitlines()
+        if _ours(line) and line not in known
+    ]
+
+
+def file_entry(change: Change, backups: Path = BACKUP) -> dict[str, Any]:
+    """What the journal has to know of a whole file, whose former content is kept."""
     path = Path(os.path.realpath(change.path))
-    made = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
+    entry: dict[str, Any] = {"kind": "file_written", "path": str(path), "before": None, "backup": None}
+    entry["sha256"] = hashlib.sha256(change.after).hexdigest()
+    if change.before is None:
+        return entry
+    status = path.stat()
+    digest = hashlib.sha256(change.before).hexdigest()
+    backups.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kept = backups / f"{digest[:16]}-{path.name}"
+    _replace(kept, change.before, 0o600, None)
+    before = {
+        "sha256": digest,
+        "size": status.st_size,
+        "mode": f"{status.st_mode & 0o7777:04o}",
+        "uid": status.st_uid,
+        "gid": status.st_gid,
+        "mtime_ns": status.st_mtime_ns,
+    }
+    return {**entry, "before": before, "backup": str(kept)}
+
+
+def write(change: Change, entries: Iterable[Mapping[str, Any]], journal: Path = undo.ROOT) -> None:
+    """Put ``change`` in place, after the journal knows; the file appears whole or not at all, its mode and owner
+    stay.
+    """
+    path = Path(os.path.realpath(change.path))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    before: dict[str, Any] | None = None
-    backup: str | None = None
-    owner = None
-    if change.before is not None:
+    for entry in entries:
+        undo.record(entry, root=journal)
+    if change.before is None:
+        _replace(path, change.after, change.mode, None)
+    else:
         status = path.stat()
-        owner = (status.st_uid, status.st_gid, status.st_mode & 0o7777)
-        digest = hashlib.sha256(change.before).hexdigest()
-        backups.mkdir(mode=0o700, parents=True, exist_ok=True)
-        backup = str(backups / f"{digest[:16]}-{path.name}")
-        _replace(Path(backup), change.before, 0o600, None)
-        before = {
-            "sha256": digest,
-            "mode": f"{owner[2]:04o}",
-            "uid": owner[0],
-            "gid": owner[1],
-            "mtime_ns": status.st_mtime_ns,
-            "size_bytes": len(change.before),
-        }
-    undo.record(
-        {
-            "kind": kind,
-            "path": str(path),
-            "sha256": hashlib.sha256(change.after).hexdigest(),
-            "before": before,
-            "backup": backup,
-            "made_folders": [str(folder) for folder in made],
-        },
-        root=journal,
-    )
-    _replace(path, change.after, owner[2] if owner else change.mode, owner)
+        _replace(path, change.after, status.st_mode & 0o7777, (status.st_uid, status.st_gid))
 
 
-def _replace(path: Path, content: bytes, mode: int, owner: tuple[int, int, int] | None) -> None:
+def _replace(path: Path, content: bytes, mode: int, owner: tuple[int, int] | None) -> None:
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as out:
@@ -375,7 +400,7 @@ def _replace(path: Path, content: bytes, mode: int, owner: tuple[int, int, int] 
             out.flush()
             os.fchmod(out.fileno(), mode)
             if owner:
-                os.fchown(out.fileno(), owner[0], owner[1])
+                os.fchown(out.fileno(), *owner)
             os.fsync(out.fileno())
         os.replace(name, path)
     except BaseException:
