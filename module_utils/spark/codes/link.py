@@ -129,13 +129,6 @@ CODES: tuple[Code, ...] = (
         "Stop {process} on {node}, or choose other ports with link_check_ports.",
     ),
     Code(
-        "LINK_TRANSFER_RETRIED",
-        "warn",
-        "The first transfer failed and the second one did not",
-        "Recorded, because a transfer that fails now and then is a finding, even where the next one works.",
-        "If this happens again: look at `dmesg` on both nodes for the named device.",
-    ),
-    Code(
         "LINK_NO_LISTENER",
         "fatal",
         "The peer's listener did not answer",
@@ -197,8 +190,9 @@ CODES: tuple[Code, ...] = (
         "LINK_TRANSFER_FAILED",
         "fatal",
         "Connected, and the transfer failed",
-        "The queue pairs were set up and a transfer ended with an error, again when it was tried a second time.",
-        "Look at `dmesg` on both nodes for {netdev}; reboot both if nothing explains it.",
+        "The queue pairs were set up and a transfer ended with an error.",
+        "Run the play again; if it stays, look at `dmesg` on both nodes for {netdev}, and reboot both if nothing "
+        "explains it.",
     ),
     Code(
         "LINK_PEER_LOST",
@@ -220,6 +214,13 @@ CODES: tuple[Code, ...] = (
         "ib_write_bw is not installed",
         "The bandwidth of an RDMA link is measured with perftest.",
         "On {node}: sudo apt-get install perftest",
+    ),
+    Code(
+        "LINK_OPTION_UNKNOWN",
+        "fatal",
+        "This perftest does not know an option",
+        "The options in use exist since version 4.5.",
+        "On {node}: sudo apt-get install --only-upgrade perftest",
     ),
     Code(
         "LINK_TIMED_OUT",
