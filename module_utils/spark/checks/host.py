@@ -257,7 +257,7 @@ def _rails(facts: NodeFacts, policy: Policy) -> list[str]:
 
 
 def _parity(facts_by_node: AllFacts, cluster: str) -> Iterable[Finding]:
-    """Differences, told on the node that is in the minority or, between two, on the one that is behind."""
+    """Differences, told on the node that is in the minority or, between two, on the one with the older version."""
     yield from _same(
         "ARCH_DIFFERS",
         {node: facts["arch"] for node, facts in facts_by_node.items()},
@@ -269,13 +269,14 @@ def _parity(facts_by_node: AllFacts, cluster: str) -> Iterable[Finding]:
         {node: facts["kernel"] for node, facts in facts_by_node.items()},
         "one kernel",
         wanted="kernel",
+        newest=True,
     )
     drivers = {node: facts["gpu"]["driver_version"] or "" for node, facts in facts_by_node.items()}
-    yield from _same("GPU_DRIVER_DIFFERS", drivers, "one driver", wanted="version")
+    yield from _same("GPU_DRIVER_DIFFERS", drivers, "one driver", wanted="version", newest=True)
     versions = {node: facts["docker"]["version"] or "" for node, facts in facts_by_node.items()}
     majors = {node: version.partition(".")[0] for node, version in versions.items()}
     if len(set(filter(None, majors.values()))) > 1:
-        yield from _same("DOCKER_DIFFERS", versions, "one major version of Docker", wanted="version")
+        yield from _same("DOCKER_DIFFERS", versions, "one major version of Docker", wanted="version", newest=True)
     stores = {node: facts["docker"]["storage_driver"] or "" for node, facts in facts_by_node.items()}
     yield from _same("DOCKER_STORE_DIFFERS", stores, "one image store", wanted="store")
     sizes = {node: facts["memory"]["total_bytes"] for node, facts in facts_by_node.items()}
@@ -291,17 +292,18 @@ def _parity(facts_by_node: AllFacts, cluster: str) -> Iterable[Finding]:
 
 
 def _same(
-    code: str, values: Mapping[str, str], expected: str, *, wanted: str = "", **fields: Any
+    code: str, values: Mapping[str, str], expected: str, *, wanted: str = "", newest: bool = False, **fields: Any
 ) -> Iterable[Finding]:
     """Nothing if all known values are equal; an unknown one is a finding elsewhere."""
     known = {node: value for node, value in values.items() if value}
     if len(set(known.values())) < 2:
         return
     counts = Counter(known.values())
-    reference = max(counts, key=lambda value: (counts[value], _numbers(value)))
-    behind = next(node for node, value in known.items() if value != reference)
+    # Equal counts: the newer version, else what the head has.
+    reference = max(counts, key=lambda value: (counts[value], _numbers(value) if newest else ()))
+    odd = next(node for node, value in known.items() if value != reference)
     extra = {wanted: reference} if wanted else {}
-    yield finding(code, node=behind, found=_said(known), expected=f"{expected} on all nodes", **fields, **extra)
+    yield finding(code, node=odd, found=_said(known), expected=f"{expected} on all nodes", **fields, **extra)
 
 
 def _said(values: Mapping[str, str]) -> str:
