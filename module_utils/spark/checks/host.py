@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from ..facts import NodeFacts
 from ..findings import Finding, finding
 from ..parse.firewall import lets_in
 from ..plan.fabric import CONNECTX_DRIVER, FUNCTION_NAME
+from ..plan.policy import Policy
+from ..plan.types import Purpose
 
 MIN_PYTHON = (3, 11)
 # Oldest release of each that this is tried on.
@@ -24,16 +26,27 @@ _ACTIVE = frozenset({"active", "activating", "reloading"})
 _ENABLED = frozenset({"enabled", "enabled-runtime"})
 
 AllFacts = Mapping[str, NodeFacts]
-Policy = Mapping[str, Any]
+Settings = Mapping[str, Any]
 
 
-def host_findings(facts_by_node: AllFacts, policy: Policy) -> list[Finding]:
+def host_findings(
+    facts_by_node: Mapping[str, Mapping[str, Any]],
+    policy: Policy | Settings,
+    *,
+    purpose: Purpose = "fabric",
+    head: str = "",
+    gpu: bool = True,
+) -> list[Finding]:
     """Judge every node by itself, then the nodes against each other.
 
-    ``policy`` is the validated inventory; two keys may be added to it: ``purpose`` (fabric, serve or stop) decides what
-    a lack means, and ``head`` names the node that serves the API (the first one if absent).
+    ``purpose`` decides what a lack means: a pair that is to serve needs more than one that only gets its fabric.
+    ``head`` is the node that serves the API, the first one if empty; ``gpu`` says whether what is served needs one.
     """
-    purpose = str(policy.get("purpose", "serve"))
+    settings = policy.as_dict() if isinstance(policy, Policy) else policy
+    return _findings(cast(AllFacts, facts_by_node), settings, purpose, head, gpu)
+
+
+def _findings(facts_by_node: AllFacts, policy: Settings, purpose: Purpose, head: str, gpu: bool) -> list[Finding]:
     found: list[Finding] = []
     for node, facts in facts_by_node.items():
         found += _root(node, facts)
@@ -43,13 +56,13 @@ def host_findings(facts_by_node: AllFacts, policy: Policy) -> list[Finding]:
         found += _os(node, facts)
         found += _disks(node, facts, policy, purpose)
         found += _docker(node, facts, purpose)
-        found += _gpu(node, facts, facts_by_node, policy, purpose)
+        found += _gpu(node, facts, facts_by_node, gpu and purpose == "serve")
         found += _perftest(node, facts, policy, purpose)
         found += _units(node, facts, policy)
         if len(facts_by_node) > 1:
             found += _firewall(node, facts, policy)
     if purpose == "serve":
-        found += _api_port(facts_by_node, policy)
+        found += _api_port(facts_by_node, policy, head)
     if purpose != "stop":
         found += _parity(facts_by_node, str(policy.get("cluster_name", "")))
     return found
@@ -86,7 +99,7 @@ def _os(node: str, facts: NodeFacts) -> Iterable[Finding]:
         )
 
 
-def _disks(node: str, facts: NodeFacts, policy: Policy, purpose: str) -> Iterable[Finding]:
+def _disks(node: str, facts: NodeFacts, policy: Settings, purpose: str) -> Iterable[Finding]:
     """One finding per file system: several purposes may share it."""
     headroom = int(policy.get("disk_headroom_gib", 0)) * GIB
     said: set[tuple[int, int]] = set()
@@ -121,19 +134,16 @@ def _docker(node: str, facts: NodeFacts, purpose: str) -> Iterable[Finding]:
     )
 
 
-def _gpu(
-    node: str, facts: NodeFacts, facts_by_node: AllFacts, policy: Policy, purpose: str
-) -> Iterable[Finding]:
+def _gpu(node: str, facts: NodeFacts, facts_by_node: AllFacts, needed: bool) -> Iterable[Finding]:
     gpu, module = facts["gpu"], facts["kernel_module_nvidia"]
     if gpu["driver_version"] is None:
         error = gpu["error"] or "nvidia-smi gave no version"
         stale = "Driver/library version mismatch" in error
         somewhere = any(other["gpu"]["driver_version"] for other in facts_by_node.values())
-        needed = somewhere or stale or (purpose == "serve" and policy.get("gpu", True))
         yield finding(
             "GPU_DRIVER_STALE" if stale else "GPU_DRIVER_MISSING",
             node=node,
-            severity="fatal" if needed else "warn",
+            severity="fatal" if needed or somewhere or stale else "warn",
             found=error,
             expected="a driver that answers nvidia-smi",
             evidence=(f"module for the running kernel {facts['kernel']}: {module or 'none'}",),
@@ -150,7 +160,7 @@ def _gpu(
         )
 
 
-def _perftest(node: str, facts: NodeFacts, policy: Policy, purpose: str) -> Iterable[Finding]:
+def _perftest(node: str, facts: NodeFacts, policy: Settings, purpose: str) -> Iterable[Finding]:
     if purpose == "fabric" and policy.get("fabric_transport") == "rdma" and facts["perftest"] is None:
         yield finding(
             "PERFTEST_MISSING",
@@ -165,7 +175,7 @@ def conflicting_units(facts: NodeFacts) -> list[str]:
     return [unit["name"] for unit in facts["units"] if unit["active"] in _ACTIVE or unit["enabled"] in _ENABLED]
 
 
-def _units(node: str, facts: NodeFacts, policy: Policy) -> Iterable[Finding]:
+def _units(node: str, facts: NodeFacts, policy: Settings) -> Iterable[Finding]:
     names = conflicting_units(facts)
     takeover = bool(policy.get("takeover"))
     for unit in facts["units"]:
@@ -184,9 +194,9 @@ def _units(node: str, facts: NodeFacts, policy: Policy) -> Iterable[Finding]:
         )
 
 
-def _api_port(facts_by_node: AllFacts, policy: Policy) -> Iterable[Finding]:
+def _api_port(facts_by_node: AllFacts, policy: Settings, head: str) -> Iterable[Finding]:
     port = int(policy.get("api_port", 8000))
-    head = str(policy.get("head") or next(iter(facts_by_node), ""))
+    head = head or next(iter(facts_by_node), "")
     facts = facts_by_node.get(head)
     if facts is None:
         return
@@ -209,7 +219,7 @@ def _api_port(facts_by_node: AllFacts, policy: Policy) -> Iterable[Finding]:
             return
 
 
-def _firewall(node: str, facts: NodeFacts, policy: Policy) -> Iterable[Finding]:
+def _firewall(node: str, facts: NodeFacts, policy: Settings) -> Iterable[Finding]:
     wall = facts["firewall"]
     if not wall["active"] or not wall["kind"]:
         return
@@ -244,7 +254,7 @@ def _allow(kind: str, evidence: Iterable[str], netdevs: list[str]) -> str:
     return f"sudo nft 'insert rule {chain} iifname {{ {names} }} accept', and the same rule in /etc/nftables.conf"
 
 
-def _rails(facts: NodeFacts, policy: Policy) -> list[str]:
+def _rails(facts: NodeFacts, policy: Settings) -> list[str]:
     """The functions that may carry rails: those named, else those with a link, else all."""
     named = [str(name) for name in policy.get("fabric_netdevs") or ()]
     functions = [

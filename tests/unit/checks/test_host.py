@@ -11,13 +11,13 @@ import yaml
 from ansible.module_utils.spark.checks.host import conflicting_units, host_findings
 from ansible.module_utils.spark.codes.host import CODES
 from ansible.module_utils.spark.facts import NodeFacts
+from ansible.module_utils.spark.plan.policy import Policy
 
 HERE = Path(__file__).parent
 HEALTHY: dict[str, Any] = yaml.safe_load((HERE.parent / "fixtures" / "facts.yml").read_text())
 CASES = yaml.safe_load((HERE / "host.yml").read_text())
 POLICY = {
     "cluster_name": "pair",
-    "purpose": "serve",
     "fabric_transport": "rdma",
     "fabric_subnets": ["192.168.200.0/24", "192.168.201.0/24"],
     "fabric_netdevs": [],
@@ -42,7 +42,8 @@ def test_a_pair(case: dict[str, Any]) -> None:
         "spark-01": changed(case.get("all"), case.get("first")),
         "spark-02": changed(case.get("all"), case.get("second")),
     }
-    found = host_findings(nodes, {**POLICY, **case.get("policy", {})})
+    policy = {**POLICY, **case.get("policy", {})}
+    found = host_findings(nodes, policy, purpose=case.get("purpose", "serve"), gpu=case.get("gpu", True))
     assert {item.code: [item.node, item.severity] for item in found} == case["raises"]
     text = "\n".join(f"{item.found} {item.expected} {item.remedy} {item.evidence}" for item in found)
     for said in case.get("says", ()):
@@ -52,6 +53,20 @@ def test_a_pair(case: dict[str, Any]) -> None:
 def test_every_code_has_a_case() -> None:
     raised = {code for case in CASES for code in case["raises"]}
     assert raised == {code.code for code in CODES} - {"NOT_PROVEN_IN_CHECK_MODE"}
+
+
+def test_the_validated_policy_is_taken_as_it_is() -> None:
+    policy, errors = Policy.read({"cluster_name": "pair", "disk_headroom_gib": 3000})
+    assert errors == []
+    (found,) = host_findings({"spark-01": changed()}, policy, purpose="serve")
+    assert found.code == "DISK_LOW"
+
+
+def test_the_head_is_where_the_port_must_be_free() -> None:
+    nodes = {"a": changed(), "b": changed({"listeners": [{"port": 8000, "address": "*", "process": ""}]})}
+    assert host_findings(nodes, POLICY, purpose="serve") == []
+    (found,) = host_findings(nodes, POLICY, purpose="serve", head="b")
+    assert (found.code, found.node) == ("API_PORT_TAKEN", "b")
 
 
 def test_the_fixture_is_complete() -> None:
@@ -66,7 +81,7 @@ def test_one_node_has_nobody_to_differ_from() -> None:
 def test_of_three_the_odd_one_is_named() -> None:
     nodes: Any = {name: changed() for name in ("a", "b", "c")}
     nodes["b"]["kernel"] = "6.18.0-1001-nvidia"
-    (found,) = host_findings(nodes, POLICY)
+    (found,) = host_findings(nodes, POLICY, head="c")
     assert (found.code, found.node) == ("KERNEL_DIFFERS", "b")
 
 
