@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.spark import jobs, trust
@@ -71,12 +69,11 @@ def main() -> None:
     )
     node, cluster = module.params["node"], module.params["cluster"]
     peers = trust.parse_peers(node, module.params["nodes"], [{} for _ in module.params["nodes"]])
-    code = Path(jobs.RANKCTL)
-    own = hashlib.sha256(code.read_bytes()).hexdigest() if code.is_file() else None
     with ThreadPoolExecutor(max(1, len(peers))) as pool:
         answers = list(
             pool.map(
-                lambda one: trust.ping(one, one.addresses[0], node, cluster, own), [p for p in peers if p.addresses]
+                lambda one: trust.ping(one, one.addresses[0], node, cluster, jobs.installed_code()),
+                [p for p in peers if p.addresses],
             )
         )
     findings = [found for found, _seconds in answers]

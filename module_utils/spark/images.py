@@ -165,6 +165,15 @@ def judge(reference: str, mine: Mapping[str, Any], theirs: Mapping[str, Any], no
     )
 
 
+def decide(
+    reference: str, mine: Mapping[str, Any], theirs: Mapping[str, Any], node: str, source: str
+) -> tuple[bool, list[Finding]]:
+    """Whether this node has to get the image from ``source``, and the proof where it has not."""
+    if node == source or same(mine, theirs):
+        return False, [judge(reference, mine, theirs, node, source)]
+    return True, []
+
+
 def _short(value: Any) -> str:
     if isinstance(value, list):
         return f"{len(value)} ({', '.join(str(item)[:19] for item in value[-2:])})"
@@ -268,7 +277,7 @@ def push_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
     if failure:
         raise JobFailedError(failure)
     job.note(judge(reference, last, mine, target, job.node))
-    return {"bytes": sent, "image": last}
+    return {"changed": sent > 0, "bytes": sent, "image": last}
 
 
 def pull_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
@@ -292,4 +301,4 @@ def pull_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
     found, findings = inspect(reference, job.node)
     if findings or not found["present"]:
         raise JobFailedError(*findings or [unavailable(reference, digest, job.node)])
-    return {"image": found}
+    return {"changed": True, "image": found}

@@ -241,6 +241,12 @@ def _fresh_status(name: str, kind: str, node: str, spec: Mapping[str, Any]) -> d
 # From outside
 
 
+def installed_code() -> str:
+    """SHA-256 of the rankctl that jobs would run, empty where it is not installed."""
+    code = Path(RANKCTL)
+    return hashlib.sha256(code.read_bytes()).hexdigest() if code.is_file() else ""
+
+
 def cancelled(name: str, node: str) -> Finding:
     return finding("JOB_CANCELLED", node=node, found=f"the job {name} was stopped", expected="its end")
 
@@ -349,6 +355,41 @@ def cancel(name: str, root: Path = ROOT, runner: Run = run) -> tuple[bool, dict[
         return False, status
     runner(["systemctl", "stop", unit_of(name)], check=True, timeout_s=60)
     return True, read_status(name, root)
+
+
+def progress_line(status: Mapping[str, Any]) -> str:
+    """How far a job is, in one line: what it does, bytes, share, rate, and the time that is left at this rate."""
+    progress = status.get("progress") or {}
+    done, total = int(progress.get("done_bytes") or 0), int(progress.get("total_bytes") or 0)
+    words = str(progress.get("stage") or "runs")
+    if not done and not total:
+        return words
+    if not total:
+        return f"{words}: {human(done)}"
+    text = f"{words}: {human(done)} of {human(total)}, {min(100, 100 * done // total)} %"
+    rate = progress.get("rate_bps")
+    if rate:
+        text += f", {human(rate)}/s"
+        if done < total:
+            text += f", {_span((total - done) / rate)} left"
+    return text
+
+
+def human(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} TB"
+
+
+def _span(seconds: float) -> str:
+    whole = int(seconds + 0.5)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def _utc(seconds: Any) -> str:

@@ -176,6 +176,14 @@ def scan(root: str, node: str) -> tuple[Manifest, list[Finding]]:
     return made, findings + _link_findings(root, base, made, node)
 
 
+def look(root: str, node: str) -> tuple[bool, Manifest, list[Finding]]:
+    """Whether ``root`` is there, what lies in it, and what is wrong with it."""
+    if not os.path.isdir(root):
+        return False, Manifest(), []
+    made, findings = scan(root, node)
+    return True, made, findings
+
+
 def _link_findings(root: str, base: str, made: Manifest, node: str) -> list[Finding]:
     escaping, dangling = [], []
     for path, target in sorted(made.links.items()):
@@ -460,6 +468,22 @@ def compare(root: str, source: Manifest, have: Manifest, node: str) -> list[Find
             )
         )
     return findings
+
+
+def decide(
+    node: str, source_node: str, mine: Mapping[str, Any], source: Mapping[str, Any]
+) -> tuple[bool, list[Finding]]:
+    """Whether this node has to get something from ``source_node``, from what weights_info or a hash job said on both,
+    and the proof where it has not.
+
+    A digest is unknown only in check mode; nothing is said about such a folder then.
+    """
+    both_known = mine["digest"] is not None and source["digest"] is not None
+    if both_known and mine["digest"] == source["digest"] and not mine["arriving"]:
+        return False, [verified(str(mine["path"]), manifest_from(mine["manifest"]), node)]
+    if node == source_node:
+        return False, []
+    return bool(not mine["present"] or mine["arriving"] or both_known), []
 
 
 def verified(root: str, made: Manifest, node: str) -> Finding:

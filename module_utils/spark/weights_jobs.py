@@ -43,7 +43,7 @@ def _hashed(path: str, job: Reporter, *, full: bool = False) -> Manifest:
 def hash_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
     """Read what is not known of ``path``; with ``full``, all of it."""
     known = _hashed(str(spec["path"]), job, full=bool(spec.get("full")))
-    return {"digest": known.digest(), "manifest": known.as_data()}
+    return {"changed": False, "digest": known.digest(), "manifest": known.as_data(), "unread": 0}
 
 
 def push_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
@@ -54,7 +54,8 @@ def push_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
     source = _hashed(path, job)
     lacking = weights.needed(source, weights.manifest_from(spec.get("have") or {}))
     total = sum(source.files[name].size for name in lacking)
-    result = {"digest": source.digest(), "manifest": source.as_data(), "files": len(lacking), "bytes": total}
+    result: dict[str, Any] = {"changed": bool(lacking), "files": len(lacking), "bytes": total}
+    result |= {"digest": source.digest(), "manifest": source.as_data()}
     if not lacking:
         return result
     real = os.path.realpath(path)
@@ -133,7 +134,7 @@ def receive_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
     findings = weights.compare(path, source, whole, job.node)
     for found in findings:
         job.note(found)
-    return {"digest": source.digest(), "files": len(lacking)}
+    return {"changed": True, "digest": source.digest(), "files": len(lacking)}
 
 
 def _same(known: File | None, found: File) -> bool:
