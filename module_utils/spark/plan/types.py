@@ -192,7 +192,7 @@ class NodeServing(TypedDict):
 
 
 class Node(TypedDict):
-    """``orphans`` are all-NUL netplan files to move away, ``conflicting_units`` enabled units of earlier deployments."""
+    """``orphans`` are all-NUL netplan files to move away, ``conflicting_units`` units of earlier deployments."""
 
     node: str
     rank: int

@@ -1,0 +1,90 @@
+"""Stops a host whose cluster must not go on: a fatal finding of its plan, or a member that dropped out of the play."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ansible.module_utils
+
+ansible.module_utils.__path__.append(str(Path(__file__).resolve().parents[1] / "module_utils"))
+
+from ansible.module_utils.spark.findings import Finding, fatal, finding, from_dict, render  # noqa: E402
+from ansible.plugins.action import ActionBase  # noqa: E402
+
+DOCUMENTATION = """
+name: cluster_gate
+short_description: Stop a cluster as a whole
+description:
+  - Fails on every member of a cluster of which one member has failed, become unreachable or is not part of the run, and
+    on every member of a cluster whose plan has a fatal finding. Members of other clusters pass.
+  - A play that stops a cluster goes on without its missing members.
+options: {}
+"""
+
+
+class ActionModule(ActionBase):
+    _VALID_ARGS = frozenset(())
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        variables = task_vars or {}
+        result = super().run(tmp, variables)
+        result["changed"] = False
+        plan = variables.get("cluster")
+        if not isinstance(plan, Mapping):
+            result.update(failed=True, msg="cluster_gate needs the fact `cluster`, which the role preflight sets")
+            return result
+        planned = [from_dict(item) for item in plan["findings"]]
+        missing = _missing(plan, variables)
+        if plan.get("purpose") == "stop":
+            for item in missing:
+                self._display.warning(render(item))
+            missing = []
+        stopping = fatal([*planned, *missing])
+        result["findings"] = [item.as_dict() for item in missing]
+        if stopping:
+            result.update(failed=True, msg="\n".join(render(item) for item in stopping))
+        return result
+
+
+def _missing(plan: Mapping[str, Any], variables: dict[str, Any]) -> list[Finding]:
+    """Members that were in the run and are not any more, with what they said last."""
+    active = set(variables.get("ansible_play_hosts") or ())
+    asked = set(variables.get("ansible_play_hosts_all") or ())
+    found = []
+    for node in plan["nodes"]:
+        name = str(node["node"])
+        if name in active or name not in asked:
+            continue  # a member outside the run is a finding of the plan
+        said = _last_failure(variables["hostvars"], name)
+        found.append(
+            finding(
+                "MEMBER_STOPPED",
+                node=name,
+                found=said[0] if said else "it failed or became unreachable in an earlier task of this play",
+                expected=f"every member of {plan['name']} still in the play",
+                evidence=said[1:],
+                member=name,
+            )
+        )
+    return found
+
+
+def _last_failure(hostvars: Any, node: str) -> list[str]:
+    """What a member's last failed task said, as far as it was registered: its findings, else its message."""
+    values = hostvars.raw_get(node) if hasattr(hostvars, "raw_get") else hostvars[node]
+    failed = [
+        value
+        for value in values.values()
+        if isinstance(value, Mapping) and (value.get("failed") is True or value.get("unreachable") is True)
+    ]
+    if not failed:
+        return []
+    last = failed[-1]
+    fatals = [
+        item for item in last.get("findings") or () if isinstance(item, Mapping) and item.get("severity") == "fatal"
+    ]
+    if fatals:
+        return [f"{item['code']}: {item['found']}" for item in fatals]
+    return str(last.get("msg", "it gave no message")).splitlines()[:12]

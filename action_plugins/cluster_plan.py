@@ -1,0 +1,92 @@
+"""Plans the cluster of a host from the inventory and the facts of all its members."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import ansible.module_utils
+
+ansible.module_utils.__path__.append(str(Path(__file__).resolve().parents[1] / "module_utils"))
+
+from ansible.module_utils.spark.bundle import RANKCTL, build_bundle, store  # noqa: E402
+from ansible.module_utils.spark.plan.build import add_serving, build_plan  # noqa: E402
+from ansible.module_utils.spark.plan.present import finding_text, plan_lines  # noqa: E402
+from ansible.module_utils.spark.plan.serving import configuration, plan_serving  # noqa: E402
+from ansible.module_utils.spark.plan.types import Bundle, BundleFile, Purpose  # noqa: E402
+from ansible.module_utils.spark_controller import PROJECT, cluster_of, members_of, recipe_for  # noqa: E402
+from ansible.plugins.action import ActionBase  # noqa: E402
+
+DOCUMENTATION = """
+name: cluster_plan
+short_description: Plan a cluster
+description:
+  - Computes the plan of the host's cluster and returns it as C(cluster), and the host's own entry as C(me).
+  - Runs for every host. The members of a cluster get equal plans, because a plan depends on nothing but the inventory
+    and the facts, and a fault in one cluster cannot reach another. It never fails for what it finds; cluster_gate does.
+options:
+  purpose:
+    description: What the play is for. C(serve) plans a model, C(stop) judges nothing.
+    choices: [fabric, serve, stop]
+    default: fabric
+    type: str
+  facts_from:
+    description: Name of the variable in which node_info was registered on each host.
+    default: preflight_node
+    type: str
+"""
+
+
+class ActionModule(ActionBase):
+    _VALID_ARGS = frozenset(("purpose", "facts_from"))
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        variables = task_vars or {}
+        result = super().run(tmp, variables)
+        host = str(variables["inventory_hostname"])
+        purpose = cast(Purpose, str(self._task.args.get("purpose", "fabric")))
+        registered = str(self._task.args.get("facts_from", "preflight_node"))
+        cluster = cluster_of(members_of(host, variables), self._play_context.remote_user)
+        nodes = [member.node for member in cluster.members]
+        in_play = set(variables.get("ansible_play_hosts_all") or ())
+        absent = {node: "it is in the inventory and not in this run" for node in nodes if node not in in_play}
+        facts = {node: seen for node in nodes if (seen := _facts(variables, node, registered))}
+        plan = build_plan(cluster, facts, _bundle(), purpose=purpose, absent=absent)
+        if purpose == "serve":
+            recipe, found = recipe_for(cluster)
+            if recipe is None:
+                plan["findings"] += [item.as_dict() for item in found]
+            else:
+                serving, per_node, said = plan_serving(cluster, plan, recipe, facts)
+                plan = add_serving(plan, serving, per_node, [*found, *said])
+        result.update(
+            changed=False,
+            cluster=plan,
+            me=next(node for node in plan["nodes"] if node["node"] == host),
+            findings=plan["findings"],
+            configuration=configuration(plan),
+        )
+        present = [node for node in nodes if node in set(variables.get("ansible_play_hosts") or ())]
+        if purpose != "stop" and present[:1] == [host]:
+            self._show(plan)
+        return result
+
+    def _show(self, plan: Any) -> None:
+        """Once per cluster: its first host in the play speaks for all."""
+        self._display.display("\n".join(plan_lines(plan)))
+        said = [item for item in plan["findings"] if item["severity"] in ("note", "warn")]
+        if said:
+            self._display.display(finding_text(said))
+
+
+def _facts(variables: dict[str, Any], node: str, registered: str) -> dict[str, Any] | None:
+    seen = variables["hostvars"][node].get(registered)
+    if not isinstance(seen, dict) or not isinstance(seen.get("node"), dict):
+        return None
+    return cast(dict[str, Any], seen["node"])
+
+
+def _bundle() -> Bundle:
+    files = store(build_bundle(PROJECT), PROJECT / ".cache" / "bundle")
+    rankctl = next(item["sha256"] for item in files if item["path"] == RANKCTL)
+    return {"rankctl_sha256": rankctl, "files": [cast(BundleFile, dict(item)) for item in files]}

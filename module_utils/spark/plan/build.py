@@ -1,0 +1,146 @@
+"""One cluster's plan: fabric, checks, serving, and what each node must have. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from ..checks.fabric import fabric_findings
+from ..checks.host import host_findings
+from ..findings import Finding, finding
+from .fabric import Fabric, plan_fabric
+from .inventory import Cluster
+from .types import SCHEMA, Bundle, LinkCheck, Node, NodeServing, Plan, Purpose, Serving
+
+Facts = Mapping[str, Any]
+
+ENABLED = frozenset(("enabled", "enabled-runtime", "linked", "linked-runtime"))
+ACTIVE = frozenset(("active", "activating", "reloading"))
+
+
+def build_plan(
+    cluster: Cluster,
+    facts_by_node: Mapping[str, Facts],
+    bundle: Bundle,
+    *,
+    purpose: Purpose,
+    absent: Mapping[str, str] | None = None,
+) -> Plan:
+    """Plan the fabric of ``cluster`` and judge the facts against it.
+
+    ``absent`` are members that are not part of the run, with the reason. Stopping needs no healthy fabric, so nothing
+    is judged for it.
+    """
+    absent = absent or {}
+    policy = cluster.policy
+    fabric = plan_fabric(cluster, facts_by_node)
+    link_check: LinkCheck = {
+        "min_gbps": policy.link_check_min_gbps,
+        "seconds": policy.link_check_seconds,
+        "ports": list(policy.link_check_ports[: len(fabric.rails)]),
+    }
+    plan: Plan = {
+        "schema": SCHEMA,
+        "name": cluster.name,
+        "purpose": purpose,
+        "transport": policy.fabric_transport,
+        "head": cluster.head.node,
+        "nodes": _nodes(cluster, fabric, facts_by_node),
+        "rails": fabric.rails,
+        "address_range": fabric.address_range,
+        "mtu": policy.fabric_mtu,
+        "renderer": fabric.nodes[cluster.head.node].renderer,
+        "rollback_s": policy.fabric_rollback_s,
+        "link_check": link_check,
+        "takeover": policy.takeover,
+        "policy": policy.as_dict(),
+        "findings": [],
+        "serving": None,
+        "bundle": bundle,
+    }
+    findings = list(cluster.findings)
+    findings += _unseen(cluster, facts_by_node, absent, stopping=purpose == "stop")
+    if purpose != "stop":
+        findings += fabric.findings
+        findings += host_findings(
+            cast(Any, facts_by_node), {**policy.as_dict(), "purpose": purpose, "head": cluster.head.node}
+        )
+        if len(cluster.members) > 1:
+            findings += fabric_findings(facts_by_node, cast(Mapping[str, Any], plan), policy)
+            findings += _transport(cluster)
+    plan["findings"] = [item.as_dict() for item in findings]
+    return plan
+
+
+def add_serving(plan: Plan, serving: Serving, per_node: Mapping[str, NodeServing], findings: Sequence[Finding]) -> Plan:
+    """The plan with what is to be served on it."""
+    nodes = [cast(Node, {**node, "serving": per_node.get(node["node"])}) for node in plan["nodes"]]
+    return {**plan, "nodes": nodes, "serving": serving, "findings": plan["findings"] + [f.as_dict() for f in findings]}
+
+
+def _nodes(cluster: Cluster, fabric: Fabric, facts_by_node: Mapping[str, Facts]) -> list[Node]:
+    nodes: list[Node] = []
+    for member in cluster.members:
+        facts = facts_by_node.get(member.node, {})
+        files = facts.get("netplan", {}).get("files", ())
+        nodes.append(
+            {
+                "node": member.node,
+                "rank": member.rank,
+                "role": "head" if member.rank == 0 else "worker",
+                "management_address": member.management_address,
+                "user": member.user,
+                "rails": fabric.nodes[member.node].rails,
+                "netplan": fabric.nodes[member.node].netplan,
+                "orphans": [str(file["path"]) for file in files if file["class"] == "orphan_nul"],
+                "conflicting_units": [
+                    str(unit["name"])
+                    for unit in facts.get("units", ())
+                    if unit["enabled"] in ENABLED or unit["active"] in ACTIVE
+                ],
+                "serving": None,
+            }
+        )
+    return nodes
+
+
+def _unseen(
+    cluster: Cluster, facts_by_node: Mapping[str, Facts], absent: Mapping[str, str], *, stopping: bool
+) -> list[Finding]:
+    """Members without facts. A rank that still runs must be stopped also while its peer is away."""
+    severity = "warn" if stopping else "fatal"
+    findings = []
+    for member in cluster.members:
+        if member.node in absent:
+            findings.append(
+                finding(
+                    "CLUSTER_INCOMPLETE",
+                    node=member.node,
+                    severity=severity,
+                    found=absent[member.node],
+                    expected=f"all {len(cluster.members)} members of {cluster.name} in the run",
+                )
+            )
+        elif member.node not in facts_by_node and not stopping:
+            findings.append(
+                finding(
+                    "FACTS_MISSING",
+                    node=member.node,
+                    found="node_info did not answer for it",
+                    expected="the facts of every member",
+                )
+            )
+    return findings
+
+
+def _transport(cluster: Cluster) -> list[Finding]:
+    if cluster.policy.fabric_transport != "tcp":
+        return []
+    return [
+        finding(
+            "TRANSPORT_TCP",
+            node=cluster.name,
+            found="fabric_transport: tcp",
+            expected="rdma on real Sparks",
+        )
+    ]

@@ -1,0 +1,63 @@
+"""A plan as a person reads it before anything happens: who, over what, with which command line."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from ..findings import from_dict, render
+
+GIB = 2**30
+
+
+def plan_lines(plan: Mapping[str, Any]) -> list[str]:
+    """The plan of one cluster in a few lines, without its findings."""
+    lines = [f"{plan['name']}: {len(plan['nodes'])} node{'s' if len(plan['nodes']) != 1 else ''}, {_fabric(plan)}"]
+    for node in plan["nodes"]:
+        rails = ", ".join(f"{rail['netdev']} {rail['address']}/{rail['prefix']}" for rail in node["rails"])
+        lines.append(
+            f"  rank {node['rank']}  {node['node']} ({node['role']}, {node['management_address']})  {rails}".rstrip()
+        )
+        for path in node["orphans"]:
+            lines.append(f"          {path} is all NUL and goes to the backup")
+        for unit in node["conflicting_units"]:
+            lines.append(f"          {unit} {'is disabled' if plan['takeover'] else 'stands in the way'}")
+    serving = plan.get("serving")
+    if serving:
+        lines += _serving(plan, serving)
+    return lines
+
+
+def _fabric(plan: Mapping[str, Any]) -> str:
+    if not plan["rails"]:
+        return "no fabric"
+    subnets = ", ".join(rail["subnet"] for rail in plan["rails"])
+    return f"{plan['transport']} over {subnets} (MTU {plan['mtu']}, {plan['renderer']})"
+
+
+def _serving(plan: Mapping[str, Any], serving: Mapping[str, Any]) -> list[str]:
+    weights, image = serving["weights"], serving["image"]
+    lines = [
+        f"  model   {serving['model']} as {', '.join(serving['served_names'])} at {serving['base_url']}",
+        f"  weights {weights['path']}, {size(weights['bytes'])}, from {weights['source_node'] or 'nowhere yet'}",
+        f"  image   {image['reference']}, from {image['source_node'] or 'its registry'}",
+    ]
+    for need in serving["needs"]:
+        lines.append(f"  {need['node']}: memory {need['memory_sum']}; disk {need['disk_sum']}")
+    for node in plan["nodes"]:
+        if node["serving"]:
+            environment = " ".join(
+                f"{name}={shlex.quote(value)}" for name, value in node["serving"]["environment"].items()
+            )
+            lines.append(f"  rank {node['rank']} runs: {environment} {shlex.join(node['serving']['argv'])}")
+    return lines
+
+
+def finding_text(items: list[dict[str, Any]]) -> str:
+    return "\n".join(render(from_dict(item)) for item in items)
+
+
+def size(count: int) -> str:
+    """Bytes in GiB, the unit of memory; small folders in MiB."""
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:.1f} MiB"

@@ -1,0 +1,613 @@
+"""What serving a model takes of each node, whether it is there, and the exact command line of each rank. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..findings import Finding, finding
+from .inventory import Cluster
+from .recipe import Recipe
+from .types import (
+    CONFIG_LABEL,
+    CONTAINER_NAME,
+    SECRET_CONFIG_PATH,
+    Image,
+    Node,
+    NodeNeeds,
+    NodeServing,
+    Plan,
+    PlanFile,
+    PlanRank,
+    Resolve,
+    Serving,
+    Weights,
+)
+
+Facts = Mapping[str, Any]
+
+GIB = 2**30
+MODELS_IN_CONTAINER = "/models"
+# A copy is rarely a byte too small: a folder of dangling links or a cut-off download is far below its size.
+LEAST_SHARE_OF_WEIGHTS = 0.9
+# What an image may bake in and what would then overrule the plan; named without a value, Docker removes it.
+NEVER_FROM_THE_IMAGE = ("NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_NET", "UCX_NET_DEVICES")
+SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.I)
+
+
+def plan_serving(
+    cluster: Cluster, plan: Plan, recipe: Recipe, facts_by_node: Mapping[str, Facts]
+) -> tuple[Serving, dict[str, NodeServing], list[Finding]]:
+    """Plan ``recipe`` on the planned nodes; always complete, also where findings forbid it, so that it can be shown."""
+    width = len(plan["nodes"])
+    weights = _weights(cluster, recipe, facts_by_node)
+    image = _image(cluster, recipe, facts_by_node)
+    needs, findings = _needs(cluster, plan, recipe, weights, facts_by_node)
+    findings = _recorded(cluster, recipe, width) + findings
+    findings += _image_findings(cluster, recipe)
+    findings += _weights_findings(cluster, recipe, weights)
+    policy = cluster.policy
+    serving: Serving = {
+        "model": recipe.name,
+        "served_names": list(recipe.served_names),
+        "engine_source": policy.engine_source,
+        "gpu": recipe.gpu,
+        "image": image,
+        "weights": weights,
+        "tensor_parallel": width,
+        "max_model_len": recipe.max_model_len,
+        "max_num_seqs": recipe.max_num_seqs,
+        "port": policy.api_port,
+        "master_port": policy.master_port,
+        "api_host": policy.api_host,
+        "base_url": policy.api_base_url or f"http://{_in_url(cluster.head.management_address)}:{policy.api_port}",
+        "needs": needs,
+        "probe_deadline_s": policy.probe_deadline_s,
+        "api_key_file": policy.api_key_file or None,
+        "config_sha256": "",
+    }
+    commands = {
+        node["node"]: (engine_argv(plan, node, serving, recipe), environment(plan, node, recipe))
+        for node in plan["nodes"]
+    }
+    serving["config_sha256"] = _config_sha256(commands, image)
+    per_node = {}
+    for node, need in zip(plan["nodes"], needs, strict=True):
+        engine, variables = commands[node["node"]]
+        argv = docker_argv(plan, serving, recipe, variables, engine, node)
+        plan_file = _plan_file(plan, node, serving, argv, variables, need)
+        per_node[node["node"]] = NodeServing(argv=argv, environment=variables, plan_file=plan_file)
+    return serving, per_node, findings
+
+
+def _weights(cluster: Cluster, recipe: Recipe, facts_by_node: Mapping[str, Facts]) -> Weights:
+    """The fullest copy counts, the head's before a worker's."""
+    best, most = None, 0
+    for member in cluster.members:
+        seen = facts_by_node.get(member.node, {}).get("weights") or {}
+        if seen.get("present") and int(seen.get("bytes", 0)) > most:
+            best, most = member.node, int(seen["bytes"])
+    return {
+        "path": f"{cluster.models_dir}/{recipe.weights_folder}",
+        "source_node": best,
+        "bytes": most if best else recipe.weights_bytes,
+        "repository": recipe.repository,
+        "revision": recipe.revision,
+    }
+
+
+def _image(cluster: Cluster, recipe: Recipe, facts_by_node: Mapping[str, Facts]) -> Image:
+    image: Image = {
+        "reference": recipe.image_reference or "",
+        "digest": recipe.digest,
+        "source_node": None,
+        "identity": {},
+    }
+    for member in cluster.members:
+        seen = facts_by_node.get(member.node, {}).get("image") or {}
+        if seen.get("present") and seen.get("reference") == recipe.image_reference:
+            image["source_node"] = member.node
+            image["identity"] = {
+                key: seen.get(key) for key in ("id", "repo_digests", "layers", "architecture", "size_bytes")
+            }
+            break
+    return image
+
+
+# Arithmetic
+
+
+def _needs(
+    cluster: Cluster, plan: Plan, recipe: Recipe, weights: Weights, facts_by_node: Mapping[str, Facts]
+) -> tuple[list[NodeNeeds], list[Finding]]:
+    width = len(plan["nodes"])
+    total = max(weights["bytes"], recipe.weights_bytes)
+    share = -(-total // width)
+    memories = {
+        member.node: int(facts_by_node[member.node]["memory"]["total_bytes"])
+        for member in cluster.members
+        if member.node in facts_by_node
+    }
+    findings = _too_large(cluster, recipe, total, share, memories)
+    needs: list[NodeNeeds] = []
+    for node in plan["nodes"]:
+        facts = facts_by_node.get(node["node"], {})
+        memory, memory_sum, kept = _memory(recipe, share, width, memories.get(node["node"], 0))
+        if not findings and facts:
+            findings += _memory_findings(node["node"], recipe, facts, memory, memory_sum, share, kept)
+        disk, disk_sum, disk_findings = _disk(cluster, node["node"], recipe, weights, total, facts)
+        findings += disk_findings
+        needs.append(
+            {
+                "node": node["node"],
+                "memory_bytes": memory,
+                "memory_sum": memory_sum,
+                "disk_bytes": disk,
+                "disk_sum": disk_sum,
+            }
+        )
+    return needs, findings
+
+
+def _too_large(cluster: Cluster, recipe: Recipe, total: int, share: int, memories: Mapping[str, int]) -> list[Finding]:
+    """Whether the weights alone fit: equal shares, so the smallest node rules."""
+    width = len(cluster.members)
+    if not memories or share <= min(memories.values()):
+        return []
+    smallest = min(memories, key=lambda node: memories[node])
+    uneven = len(set(memories.values())) > 1
+    nodes = next(n for n in range(width + 1, 10**6) if -(-total // n) <= min(memories.values()))
+    together = sum(memories.values())
+    written = recipe.weights_said if total == recipe.weights_bytes else f"{total} bytes"
+    return [
+        finding(
+            "MODEL_TOO_LARGE",
+            node=cluster.name,
+            found=(
+                f"{recipe.title}: {written} = {gib(total)} of weights / {width} = {gib(share)} per node, "
+                f"before any cache"
+            ),
+            expected=(
+                f"at most {gib(memories[smallest])} per node, the memory of {smallest}"
+                f"{', the smaller one, which rules' if uneven else ''}; together {gib(together)} = {gb(together)}"
+            ),
+            evidence=[f"{node}: {gib(memories[node])} of memory" for node in memories],
+            smallest=f"{nodes} nodes of this size would hold the weights",
+        )
+    ]
+
+
+def _memory(recipe: Recipe, share: int, width: int, memory: int) -> tuple[int, str, int]:
+    """What a rank takes, the sum in words, and what of it is left beside the weights."""
+    weights = f"weights {gib(share * width)} / {width} = {gib(share)}"
+    if recipe.gpu and recipe.gpu_memory_utilization is not None:
+        engine = int(memory * recipe.gpu_memory_utilization)
+        return (
+            engine,
+            f"{weights}; the engine takes {recipe.gpu_memory_utilization} x {gib(memory)} = {gib(engine)}, "
+            f"which leaves {gib(engine - share)} for cache and activations",
+            engine - share,
+        )
+    if recipe.reserve_bytes:
+        taken = max(recipe.reserve_bytes, share)
+        return taken, f"{weights}; a rank was measured at {recipe.reserve_said}, cache included", taken - share
+    return share, f"{weights}; cache and activations unknown", 0
+
+
+def _memory_findings(
+    node: str, recipe: Recipe, facts: Facts, memory: int, memory_sum: str, share: int, left: int
+) -> list[Finding]:
+    total, available = int(facts["memory"]["total_bytes"]), int(facts["memory"]["available_bytes"])
+    if recipe.gpu and left <= 0:
+        least = share / total
+        return [
+            finding(
+                "MEMORY_TOO_SMALL",
+                node=node,
+                found=memory_sum,
+                expected="an engine share that is larger than the weights",
+                cure=f"Raise serve.gpu_memory_utilization of {recipe.name} above {least:.3f}, or use more nodes.",
+            )
+        ]
+    # The memory of a rank that runs is the memory that the next one gets; it is judged again on the node, at the start.
+    if available >= memory or _runs(facts):
+        return []
+    lower = ""
+    if recipe.gpu and recipe.gpu_memory_utilization is not None and available > share:
+        lower = f", or lower serve.gpu_memory_utilization of {recipe.name} to {int(available / total * 100) / 100:.2f}"
+    return [
+        finding(
+            "MEMORY_TOO_SMALL",
+            node=node,
+            found=f"{gib(available)} available of {gib(total)}",
+            expected=f"{gib(memory)} for this rank: {memory_sum}",
+            cure=f"End what uses memory on {node} (ps aux --sort -rss | head){lower}.",
+        )
+    ]
+
+
+def _runs(facts: Facts) -> bool:
+    container = (facts.get("rank") or {}).get("container") or {}
+    return bool(container.get("running"))
+
+
+def _disk(
+    cluster: Cluster, node: str, recipe: Recipe, weights: Weights, total: int, facts: Facts
+) -> tuple[int, str, list[Finding]]:
+    """What must still be written, on which file system, and whether it has room for that and the headroom."""
+    seen = facts.get("weights") or {}
+    have = int(seen.get("bytes", 0)) if seen.get("present") else 0
+    # Where one node has the weights, theirs is the size of a full copy; the recipe's figure may be rounded.
+    full = weights["bytes"] if weights["source_node"] else total
+    weights_left = max(0, full - have)
+    image = facts.get("image") or {}
+    image_left = 0 if image.get("present") else (recipe.image_bytes or 0)
+    unknown = not image.get("present") and recipe.image_reference and not image_left
+    headroom = cluster.policy.disk_headroom_gib * GIB
+    parts = [f"weights {gib(weights_left)} to copy" if weights_left else "weights are there"]
+    parts.append("image of unknown size" if unknown else f"image {gib(image_left)}" if image_left else "image is there")
+    parts.append(f"{cluster.policy.disk_headroom_gib} GiB headroom")
+    need = weights_left + image_left + headroom
+    words = f"{' + '.join(parts)} = {gib(need)}"
+    findings = []
+    for path, free, wanted in _by_file_system(facts, weights_left, image_left):
+        if free < wanted + headroom:
+            findings.append(
+                finding(
+                    "DISK_TOO_SMALL",
+                    node=node,
+                    found=f"{gib(free)} free for {path}",
+                    expected=f"{gib(wanted + headroom)}: {words}",
+                    missing=gib(wanted + headroom - free),
+                    path=path,
+                )
+            )
+    return need, words, findings
+
+
+def _by_file_system(facts: Facts, weights: int, image: int) -> list[tuple[str, int, int]]:
+    """(path, free, to be written) for each file system that something is to be written to.
+
+    Two places with the same free and total bytes are one file system.
+    """
+    wanted = {"models": weights, "docker": image}
+    grouped: dict[tuple[int, int], tuple[str, int, int]] = {}
+    for disk in facts.get("disks", ()):
+        count = wanted.get(str(disk["purpose"]), 0)
+        key = (int(disk["free_bytes"]), int(disk["total_bytes"]))
+        path, free, before = grouped.get(key, (str(disk["path"]), key[0], 0))
+        grouped[key] = (path if before or not count else str(disk["path"]), free, before + count)
+    return [item for item in grouped.values() if item[2]]
+
+
+def gib(count: int) -> str:
+    """Bytes in GiB, the unit of memory; what is smaller than a tenth of one in MiB."""
+    return f"{count / GIB:.1f} GiB" if abs(count) >= GIB // 10 else f"{count / 2**20:.1f} MiB"
+
+
+def gb(count: int) -> str:
+    return f"{count / 10**9:.1f} GB"
+
+
+# What is known beforehand
+
+
+def _recorded(cluster: Cluster, recipe: Recipe, width: int) -> list[Finding]:
+    findings = []
+    heads = recipe.attention_heads
+    if heads and heads % width:
+        findings.append(
+            finding(
+                "WIDTH_UNEVEN",
+                node=cluster.name,
+                found=f"{heads} attention heads over {width} nodes",
+                expected="the same number of heads on every node",
+                heads=heads,
+                widths=", ".join(str(n) for n in range(1, min(heads, 16) + 1) if heads % n == 0),
+            )
+        )
+    known = recipe.width(width)
+    if known is not None and known.verdict == "fails":
+        findings.append(
+            finding(
+                "WIDTH_FAILS",
+                node=cluster.name,
+                found=f"{recipe.title} on {width}: {known.symptom or 'it fails'}",
+                expected="a recorded success",
+                evidence=[line for line in (known.cause, f"source: {known.source}") if line],
+                cure=_other_width(recipe, width),
+            )
+        )
+    elif known is None or known.verdict == "unproven":
+        findings.append(
+            finding(
+                "WIDTH_UNPROVEN",
+                node=cluster.name,
+                found=f"no record of {recipe.title} on {width} node{'s' if width != 1 else ''}",
+                expected="a recorded success",
+            )
+        )
+    return findings
+
+
+def _other_width(recipe: Recipe, width: int) -> str:
+    served = [str(item.nodes) for item in recipe.widths if item.verdict == "serves" and item.nodes != width]
+    return f"Serve it on {' or '.join(served)} nodes, or another model." if served else "Serve another model."
+
+
+def _image_findings(cluster: Cluster, recipe: Recipe) -> list[Finding]:
+    if not recipe.image_reference:
+        return [
+            finding(
+                "RECIPE_UNSERVABLE",
+                node=cluster.name,
+                found=f"{recipe.name} names no image",
+                expected="image.reference in the recipe",
+                file=recipe.file,
+            )
+        ]
+    if cluster.policy.engine_source != "registry":
+        return [
+            finding(
+                "ENGINE_SOURCE",
+                node=cluster.name,
+                found=f"{recipe.image_reference} comes from {cluster.policy.engine_source}",
+                expected="an image of a registry, by its digest",
+            )
+        ]
+    if recipe.digest is None:
+        return [
+            finding(
+                "IMAGE_UNPINNED",
+                node=cluster.name,
+                found=recipe.image_reference,
+                expected="a reference that ends in @sha256:...",
+                reference=recipe.image_reference,
+            )
+        ]
+    return []
+
+
+def _weights_findings(cluster: Cluster, recipe: Recipe, weights: Weights) -> list[Finding]:
+    if weights["source_node"] is None:
+        if recipe.repository:
+            revision = f" --revision {recipe.revision}" if recipe.revision else ""
+            command = f"hf download {recipe.repository}{revision} --local-dir {weights['path']}"
+        else:
+            command = f"copy the model's folder to {weights['path']}"
+        return [
+            finding(
+                "WEIGHTS_NOWHERE",
+                node=cluster.head.node,
+                found=f"no node has {weights['path']}",
+                expected="a full copy on one node",
+                command=command,
+            )
+        ]
+    if weights["bytes"] < recipe.weights_bytes * LEAST_SHARE_OF_WEIGHTS:
+        return [
+            finding(
+                "WEIGHTS_SIZE_ODD",
+                node=weights["source_node"],
+                found=f"{gib(weights['bytes'])} in {weights['path']}",
+                expected=f"about {recipe.weights_said}",
+                path=weights["path"],
+            )
+        ]
+    return []
+
+
+# Command lines
+
+
+def _own_address(node: Node) -> str | None:
+    return node["rails"][0]["address"] if node["rails"] else None
+
+
+def engine_argv(plan: Plan, node: Node, serving: Serving, recipe: Recipe) -> list[str]:
+    """The engine's arguments, after its program. A worker is headless: it serves no API."""
+    argv = ["serve", f"{MODELS_IN_CONTAINER}/{recipe.weights_folder}"]
+    argv += ["--served-model-name", *serving["served_names"]]
+    argv += ["--host", serving["api_host"], "--port", str(serving["port"])]
+    argv += ["--tensor-parallel-size", str(serving["tensor_parallel"])]
+    if len(plan["nodes"]) > 1:
+        head = plan["nodes"][0]
+        argv += ["--distributed-executor-backend", "mp"]
+        argv += ["--nnodes", str(len(plan["nodes"])), "--node-rank", str(node["rank"])]
+        argv += ["--master-addr", _own_address(head) or head["management_address"]]
+        argv += ["--master-port", str(serving["master_port"])]
+        if node["rank"] > 0:
+            argv.append("--headless")
+    for flag, value in (
+        ("--max-model-len", recipe.max_model_len),
+        ("--max-num-seqs", recipe.max_num_seqs),
+        ("--gpu-memory-utilization", recipe.gpu_memory_utilization),
+    ):
+        if value is not None:
+            argv += [flag, str(value)]
+    argv += recipe.flags
+    if serving["api_key_file"] and node["role"] == "head":
+        argv += ["--config", SECRET_CONFIG_PATH]
+    return argv
+
+
+def environment(plan: Plan, node: Node, recipe: Recipe) -> dict[str, str]:
+    """The variables of one rank, none of them empty. The recipe's own may name {rank} and {node}."""
+    values = {
+        name: value.replace("{rank}", str(node["rank"])).replace("{node}", node["node"])
+        for name, value in recipe.environment.items()
+    }
+    values["VLLM_ENGINE_READY_TIMEOUT_S"] = str(recipe.ready_timeout_s)
+    address = _own_address(node)
+    if address is not None:
+        netdev = node["rails"][0]["netdev"]
+        values.update(VLLM_HOST_IP=address, GLOO_SOCKET_IFNAME=netdev, TP_SOCKET_IFNAME=netdev)
+        if recipe.gpu:
+            # NCCL matches names by prefix unless they begin with =.
+            values["NCCL_SOCKET_IFNAME"] = f"={netdev}"
+            values.update(_nccl(plan, node))
+    return dict(sorted((name, value) for name, value in values.items() if value != ""))
+
+
+def _nccl(plan: Plan, node: Node) -> dict[str, str]:
+    if plan["transport"] != "rdma":
+        return {"NCCL_IB_DISABLE": "1"}
+    devices = [rail["rdma_device"] for rail in node["rails"] if rail["rdma_device"]]
+    values = {
+        "NCCL_IB_HCA": f"={','.join(devices)}" if devices else "",
+        # The only proof of which devices and which GIDs are used is NCCL's own log.
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT,NET",
+    }
+    if plan["policy"]["gid_mode"] == "rule":
+        values.update(
+            NCCL_IB_ADDR_FAMILY="AF_INET",
+            NCCL_IB_ROCE_VERSION_NUM="2",
+            NCCL_IB_ADDR_RANGE=plan["address_range"] or "",
+        )
+    return values
+
+
+def docker_argv(
+    plan: Plan, serving: Serving, recipe: Recipe, variables: Mapping[str, str], engine: Sequence[str], node: Node
+) -> list[str]:
+    """The whole command line. Variables are named, never valued: docker's client takes them from its environment."""
+    argv = ["docker", "run", "--name", CONTAINER_NAME, "--pull", "never", "--network", "host"]
+    if recipe.ipc_host:
+        argv += ["--ipc", "host"]
+    if recipe.shm_bytes is not None:
+        argv += ["--shm-size", str(recipe.shm_bytes)]
+    argv += ["--ulimit", "memlock=-1", "--ulimit", "stack=67108864", "--cap-add", "IPC_LOCK"]
+    if recipe.gpu:
+        argv += ["--gpus", "all"]
+    if recipe.gpu and plan["transport"] == "rdma" and node["rails"]:
+        argv += ["--device", "/dev/infiniband"]
+    argv += ["--label", f"{CONFIG_LABEL}={serving['config_sha256']}"]
+    names = set(variables) | (set(NEVER_FROM_THE_IMAGE) if recipe.gpu else set())
+    for name in sorted(names):
+        argv += ["--env", name]
+    argv += ["--volume", f"{serving['weights']['path']}:{MODELS_IN_CONTAINER}/{recipe.weights_folder}:ro"]
+    if serving["api_key_file"] and node["role"] == "head":
+        argv += ["--volume", f"{SECRET_CONFIG_PATH}:{SECRET_CONFIG_PATH}:ro"]
+    return [*argv, "--entrypoint", recipe.entrypoint, serving["image"]["reference"], *engine]
+
+
+def _config_sha256(commands: Mapping[str, tuple[list[str], dict[str, str]]], image: Image) -> str:
+    """One hash for what all ranks run: a rank whose label has another one is out of date.
+
+    Our own code is not part of it: a new version of the project is no reason to end what serves.
+    """
+    content = {
+        "commands": {node: [argv, variables] for node, (argv, variables) in commands.items()},
+        "image": [image["reference"], image["digest"]],
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _resolve(plan: Plan, node: Node, gpu: bool) -> Resolve:
+    if plan["transport"] != "rdma" or not gpu:
+        return {"gids": [], "gid_index_variable": None}
+    return {
+        "gids": [
+            {
+                "rail": rail["rail"],
+                "rdma_device": rail["rdma_device"],
+                "netdev": rail["netdev"],
+                "address": rail["address"],
+            }
+            for rail in node["rails"]
+            if rail["rdma_device"]
+        ],
+        "gid_index_variable": "NCCL_IB_GID_INDEX" if plan["policy"]["gid_mode"] == "index" else None,
+    }
+
+
+def _plan_file(
+    plan: Plan, node: Node, serving: Serving, argv: list[str], variables: dict[str, str], need: NodeNeeds
+) -> PlanFile:
+    ranks: list[PlanRank] = [
+        {
+            "node": other["node"],
+            "rank": other["rank"],
+            "role": other["role"],
+            "address": _own_address(other) or other["management_address"],
+        }
+        for other in plan["nodes"]
+    ]
+    head = node["role"] == "head"
+    ports = [serving["port"]] if head else []
+    if head and len(ranks) > 1:
+        ports.append(serving["master_port"])
+    return {
+        "schema": plan["schema"],
+        "cluster": plan["name"],
+        "model": serving["model"],
+        "node": node["node"],
+        "rank": node["rank"],
+        "role": node["role"],
+        "ranks": ranks,
+        "transport": plan["transport"],
+        "address_range": plan["address_range"],
+        "rails": node["rails"],
+        "gid_mode": str(plan["policy"]["gid_mode"]),
+        "resolve": _resolve(plan, node, serving["gpu"]),
+        "image": serving["image"],
+        "weights": serving["weights"],
+        "served_names": serving["served_names"],
+        "argv": argv,
+        "environment": variables,
+        "memory_bytes": need["memory_bytes"],
+        "ports": ports,
+        "port": serving["port"],
+        "base_url": serving["base_url"],
+        "api_key_file": serving["api_key_file"],
+        "probe_deadline_s": serving["probe_deadline_s"],
+        "config_sha256": serving["config_sha256"],
+    }
+
+
+def _in_url(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def configuration(plan: Plan) -> dict[str, Any]:
+    """What is served and how, verbatim, for the result file; values of secrets are left out."""
+    serving = plan["serving"]
+    if serving is None:
+        return {}
+    ranks = [
+        {
+            "node": node["node"],
+            "rank": node["rank"],
+            "argv": node["serving"]["argv"],
+            "environment": {
+                name: "(not recorded)" if SECRET_NAME.search(name) else value
+                for name, value in node["serving"]["environment"].items()
+            },
+        }
+        for node in plan["nodes"]
+        if node["serving"]
+    ]
+    return {
+        "model": serving["model"],
+        "served_names": serving["served_names"],
+        "base_url": serving["base_url"],
+        "engine_source": serving["engine_source"],
+        "image": serving["image"],
+        "weights": serving["weights"],
+        "tensor_parallel": serving["tensor_parallel"],
+        "max_model_len": serving["max_model_len"],
+        "max_num_seqs": serving["max_num_seqs"],
+        "fabric": {
+            "transport": plan["transport"],
+            "rails": plan["rails"],
+            "address_range": plan["address_range"],
+            "mtu": plan["mtu"],
+        },
+        "launcher": {item["path"]: item["sha256"] for item in plan["bundle"]["files"]},
+        "config_sha256": serving["config_sha256"],
+        "ranks": ranks,
+    }

@@ -1,0 +1,151 @@
+"""What the controller's plugins share: reading the hosts of the inventory and the files of the catalogue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.module_utils.spark.findings import Finding, finding
+from ansible.module_utils.spark.plan.inventory import Cluster, read_cluster
+from ansible.module_utils.spark.plan.policy import VARIABLES
+from ansible.module_utils.spark.plan.recipe import Recipe, RecipeError, read_recipe
+
+PROJECT = Path(__file__).resolve().parents[1]
+CATALOGUE = PROJECT / "models"
+HOST_VARIABLES = ("rank", "ansible_host", "ansible_user", "ansible_ssh_user")
+
+
+class Unusable:
+    """The value of a variable whose template fails; no reader accepts it, and its repr says why."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"a template that fails ({self.reason})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unusable) and other.reason == self.reason
+
+    def __hash__(self) -> int:
+        return hash(self.reason)
+
+
+def spark_hosts(variables: Mapping[str, Any]) -> list[str]:
+    return [str(host) for host in (variables.get("groups") or {}).get("spark") or ()]
+
+
+def members_of(host: str, variables: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The hosts of ``host``'s cluster in the order of the group, with their variables: also those outside the play."""
+    hostvars = variables["hostvars"]
+    own = _one(hostvars[host], "cluster_name")
+    names = [other for other in spark_hosts(variables) if other == host or _one(hostvars[other], "cluster_name") == own]
+    return [(name, _chosen(hostvars[name])) for name in names] if own is not None else [(host, _chosen(hostvars[host]))]
+
+
+def _one(values: Any, name: str) -> Any:
+    if name not in values:
+        return None
+    try:
+        return values[name]
+    except Exception as error:  # whatever a template raises, the variable is named instead of a traceback
+        return Unusable(str(error).splitlines()[0] if str(error) else error.__class__.__name__)
+
+
+def _chosen(values: Any) -> dict[str, Any]:
+    """Our variables with their values; of all others only the name, to find misspelt ones."""
+    names = set(values)
+    found: dict[str, Any] = dict.fromkeys(names)
+    for name in (*VARIABLES, *HOST_VARIABLES):
+        if name in names:
+            found[name] = _one(values, name)
+    return found
+
+
+def cluster_of(members: Sequence[tuple[str, Mapping[str, Any]]], remote_user: str | None) -> Cluster:
+    name = members[0][1].get("cluster_name")
+    shown = name if isinstance(name, str) and name else members[0][0]
+    return read_cluster(str(shown), members, default_user=remote_user or "root")
+
+
+def catalogue(cluster: Cluster) -> dict[str, Path]:
+    """Every recipe by name; a folder of the user's own comes before ours."""
+    found: dict[str, Path] = {}
+    for folder in [*(_folder(path) for path in cluster.policy.spark_models_path), CATALOGUE]:
+        for path in sorted(folder.glob("*.yml")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def _folder(path: str) -> Path:
+    folder = Path(path).expanduser()
+    return folder if folder.is_absolute() else PROJECT / folder
+
+
+def recipe_for(cluster: Cluster) -> tuple[Recipe | None, list[Finding]]:
+    """The recipe that the cluster's policy names, or why there is none."""
+    known = catalogue(cluster)
+    wanted = cluster.policy.model
+    listed = ", ".join(sorted(known)) or "nothing"
+    if not wanted:
+        said = finding(
+            "MODEL_UNNAMED",
+            node=cluster.name,
+            found="model is not set",
+            expected="a name of the catalogue",
+            known=listed,
+        )
+        return None, [said]
+    if wanted not in known:
+        said = finding(
+            "MODEL_UNKNOWN",
+            node=cluster.name,
+            found=f"model: {wanted}",
+            expected="a name of the catalogue",
+            known=listed,
+        )
+        return None, [said]
+    recipe, errors = load_recipe(known[wanted])
+    return recipe, [
+        finding(
+            "RECIPE_INVALID",
+            node=cluster.name,
+            found=f"{error.place(known[wanted])}: {error.problem}",
+            expected=error.expected,
+            cure=f"Edit {known[wanted]}: {error.cure}",
+        )
+        for error in errors
+    ]
+
+
+def load_recipe(path: Path) -> tuple[Recipe | None, list[RecipeError]]:
+    """Read and check one file of a catalogue; errors carry the line."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        data = yaml.safe_load(text)
+        lines = _lines(yaml.compose(text, Loader=yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = str(getattr(error, "problem", None) or error).splitlines()[0]
+        line = mark.line + 1 if mark else None
+        return None, [RecipeError("", f"it is no YAML: {problem}", "a YAML mapping", "correct the line", line)]
+    schema = json.loads((CATALOGUE / "schema.json").read_text(encoding="utf-8"))
+    recipe, errors = read_recipe(data, schema, name=path.stem, file=str(path))
+    return recipe, [error.at(lines) for error in errors]
+
+
+def _lines(node: Any, prefix: str = "") -> dict[str, int]:
+    """The line of every field, by its dotted name."""
+    found: dict[str, int] = {prefix: node.start_mark.line + 1} if node is not None else {}
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            name = f"{prefix}.{key.value}" if prefix else str(key.value)
+            found.update(_lines(value, name))
+            found[name] = key.start_mark.line + 1
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            found.update(_lines(value, f"{prefix}[{index}]"))
+    return found
