@@ -59,7 +59,9 @@ def main() -> None:
             "before": "".join(f"{unit.name}: {unit.state}\n" for unit in before),
             "after": "".join(f"{unit.name}: {unit.state}\n" for unit in after),
         },
-        units=[{"name": old.name, "before": old.state, "after": new.state} for old, new in zip(before, after)],
+        units=[
+            {"name": old.name, "before": old.state, "after": new.state} for old, new in zip(before, after, strict=True)
+        ],
     )
 
 

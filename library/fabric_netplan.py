@@ -23,14 +23,9 @@ description:
 options:
   node: {description: Name of the node in findings., type: str, required: true}
   path: {description: The netplan file., type: path, required: true}
-  text: {description: Its text., type: str, required: true}
+  text: {description: Its text; the renderer is the one that it names., type: str, required: true}
   rails: {description: The node's rails as the plan has them., type: list, elements: dict, required: true}
   mtu: {description: MTU of every rail., type: int, default: 1500}
-  renderer:
-    description: Who carries the configuration out.
-    type: str
-    choices: [networkd, NetworkManager]
-    required: true
   orphans: {description: All-NUL files to move to the backup., type: list, elements: path, default: []}
   rollback_s: {description: Seconds until the node puts an unconfirmed change back., type: int, default: 120}
 """
@@ -42,7 +37,6 @@ EXAMPLES = r"""
     path: /etc/netplan/40-spark-fabric.yaml
     text: "{{ me.netplan.text }}"
     rails: "{{ me.rails }}"
-    renderer: networkd
 """
 
 RETURN = r"""
@@ -61,7 +55,6 @@ def main() -> None:
             "text": {"type": "str", "required": True},
             "rails": {"type": "list", "elements": "dict", "required": True},
             "mtu": {"type": "int", "default": 1500},
-            "renderer": {"type": "str", "choices": ["networkd", "NetworkManager"], "required": True},
             "orphans": {"type": "list", "elements": "path", "default": []},
             "rollback_s": {"type": "int", "default": 120},
         },

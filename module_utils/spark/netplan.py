@@ -83,9 +83,15 @@ class Wanted:
     text: str
     rails: Sequence[Rail]
     mtu: int
-    renderer: str
     orphans: Sequence[str]
     rollback_s: int
+
+    @property
+    def renderer(self) -> str:
+        """Who carries the text out: what it says itself, since nodes of one cluster may differ."""
+        document = parse_netplan(self.text)
+        named = [claim.renderer for claim in document.claims if claim.renderer]
+        return named[0] if named else document.renderer or "networkd"
 
 
 @dataclass

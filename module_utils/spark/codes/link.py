@@ -107,14 +107,6 @@ CODES: tuple[Code, ...] = (
         "To measure: ansible-playbook cluster-down.yml, then site.yml.",
     ),
     Code(
-        "LINK_OVER_TCP",
-        "note",
-        "Measured over plain TCP",
-        "With fabric_transport: tcp the streams are TCP: procedure and verdict are the same, the number says nothing "
-        "about RDMA.",
-        "None needed; on machines with RDMA devices set fabric_transport: rdma.",
-    ),
-    Code(
         "LINK_LISTENER_STALE",
         "note",
         "A listener of an earlier run was still there",

@@ -80,7 +80,7 @@ def judge(
     kernel_lines: Iterable[str] = (),
 ) -> list[Finding]:
     """The verdict about one pair of nodes, from streams that were meant to run at the same time."""
-    found = _remarks(node, streams, transport, kernel_lines)
+    found = _remarks(node, streams, kernel_lines)
     failures = [failed(node, stream) for stream in streams if stream.failure is not None]
     if failures:
         return found + failures
@@ -136,18 +136,9 @@ def _degraded(streams: Sequence[Stream], reached: float) -> bool:
     return full_speed and low <= reached <= high
 
 
-def _remarks(node: str, streams: Sequence[Stream], transport: str, kernel_lines: Iterable[str]) -> list[Finding]:
+def _remarks(node: str, streams: Sequence[Stream], kernel_lines: Iterable[str]) -> list[Finding]:
     """What is worth saying and decides nothing."""
     found = []
-    if transport == "tcp":
-        found.append(
-            finding(
-                "LINK_OVER_TCP",
-                node=node,
-                found="fabric_transport is tcp",
-                expected="RDMA, where the machines have it",
-            )
-        )
     if len(streams) == 1:
         found.append(
             finding("LINK_HALF", node=node, found=f"one rail, {streams[0].netdev}", expected="both functions of a port")
