@@ -11,7 +11,7 @@ ansible.module_utils.__path__.append(str(Path(__file__).resolve().parents[1] / "
 
 from ansible.module_utils.spark.bundle import RANKCTL, build_bundle, store  # noqa: E402
 from ansible.module_utils.spark.plan.build import add_serving, build_plan  # noqa: E402
-from ansible.module_utils.spark.plan.present import finding_text, plan_lines  # noqa: E402
+from ansible.module_utils.spark.plan.present import finding_line, plan_lines  # noqa: E402
 from ansible.module_utils.spark.plan.serving import configuration, plan_serving  # noqa: E402
 from ansible.module_utils.spark.plan.types import Bundle, BundleFile, Purpose  # noqa: E402
 from ansible.module_utils.spark_controller import PROJECT, cluster_of, members_of, recipe_for  # noqa: E402
@@ -51,14 +51,12 @@ class ActionModule(ActionBase):
         in_play = set(variables.get("ansible_play_hosts_all") or ())
         absent = {node: "it is in the inventory and not in this run" for node in nodes if node not in in_play}
         facts = {node: seen for node in nodes if (seen := _facts(variables, node, registered))}
-        plan = build_plan(cluster, facts, _bundle(), purpose=purpose, absent=absent)
-        if purpose == "serve":
-            recipe, found = recipe_for(cluster)
-            if recipe is None:
-                plan["findings"] += [item.as_dict() for item in found]
-            else:
-                serving, per_node, said = plan_serving(cluster, plan, recipe, facts)
-                plan = add_serving(plan, serving, per_node, [*found, *said])
+        recipe, found = recipe_for(cluster) if purpose == "serve" else (None, [])
+        gpu = recipe is None or recipe.gpu
+        plan = build_plan(cluster, facts, _bundle(), purpose=purpose, absent=absent, gpu=gpu)
+        plan["findings"] += [item.as_dict() for item in found]
+        if recipe is not None:
+            plan = add_serving(plan, *plan_serving(cluster, plan, recipe, facts))
         result.update(
             changed=False,
             cluster=plan,
@@ -73,10 +71,8 @@ class ActionModule(ActionBase):
 
     def _show(self, plan: Any) -> None:
         """Once per cluster: its first host in the play speaks for all."""
-        self._display.display("\n".join(plan_lines(plan)))
         said = [item for item in plan["findings"] if item["severity"] in ("note", "warn")]
-        if said:
-            self._display.display(finding_text(said))
+        self._display.display("\n".join([*plan_lines(plan), *map(finding_line, said)]))
 
 
 def _facts(variables: dict[str, Any], node: str, registered: str) -> dict[str, Any] | None:

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from ..checks.fabric import fabric_findings
-from ..checks.host import host_findings
+from ..checks.host import conflicting_units, host_findings
+from ..facts import NodeFacts
 from ..findings import Finding, finding
 from .fabric import Fabric, plan_fabric
 from .inventory import Cluster
 from .types import SCHEMA, Bundle, LinkCheck, Node, NodeServing, Plan, Purpose, Serving
 
 Facts = Mapping[str, Any]
-
-ENABLED = frozenset(("enabled", "enabled-runtime", "linked", "linked-runtime"))
-ACTIVE = frozenset(("active", "activating", "reloading"))
 
 
 def build_plan(
@@ -25,11 +23,12 @@ def build_plan(
     *,
     purpose: Purpose,
     absent: Mapping[str, str] | None = None,
+    gpu: bool = True,
 ) -> Plan:
     """Plan the fabric of ``cluster`` and judge the facts against it.
 
-    ``absent`` are members that are not part of the run, with the reason. Stopping needs no healthy fabric, so nothing
-    is judged for it.
+    ``absent`` are members that are not part of the run, with the reason; ``gpu`` says whether what is to be served
+    needs one. Stopping needs no healthy fabric, so nothing is judged for it.
     """
     absent = absent or {}
     policy = cluster.policy
@@ -62,9 +61,7 @@ def build_plan(
     findings += _unseen(cluster, facts_by_node, absent, stopping=purpose == "stop")
     if purpose != "stop":
         findings += fabric.findings
-        findings += host_findings(
-            cast(Any, facts_by_node), {**policy.as_dict(), "purpose": purpose, "head": cluster.head.node}
-        )
+        findings += host_findings(facts_by_node, policy, purpose=purpose, head=cluster.head.node, gpu=gpu)
         if len(cluster.members) > 1:
             findings += fabric_findings(facts_by_node, cast(Mapping[str, Any], plan), policy)
             findings += _transport(cluster)
@@ -93,11 +90,7 @@ def _nodes(cluster: Cluster, fabric: Fabric, facts_by_node: Mapping[str, Facts])
                 "rails": fabric.nodes[member.node].rails,
                 "netplan": fabric.nodes[member.node].netplan,
                 "orphans": [str(file["path"]) for file in files if file["class"] == "orphan_nul"],
-                "conflicting_units": [
-                    str(unit["name"])
-                    for unit in facts.get("units", ())
-                    if unit["enabled"] in ENABLED or unit["active"] in ACTIVE
-                ],
+                "conflicting_units": conflicting_units(cast(NodeFacts, facts)) if facts else [],
                 "serving": None,
             }
         )

@@ -6,9 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from ..findings import from_dict, render
-
-GIB = 2**30
+from .serving import gib
 
 
 def plan_lines(plan: Mapping[str, Any]) -> list[str]:
@@ -40,7 +38,7 @@ def _serving(plan: Mapping[str, Any], serving: Mapping[str, Any]) -> list[str]:
     weights, image = serving["weights"], serving["image"]
     lines = [
         f"  model   {serving['model']} as {', '.join(serving['served_names'])} at {serving['base_url']}",
-        f"  weights {weights['path']}, {size(weights['bytes'])}, from {weights['source_node'] or 'nowhere yet'}",
+        f"  weights {weights['path']}, {gib(weights['bytes'])}, from {weights['source_node'] or 'nowhere yet'}",
         f"  image   {image['reference']}, from {image['source_node'] or 'its registry'}",
     ]
     for need in serving["needs"]:
@@ -54,10 +52,6 @@ def _serving(plan: Mapping[str, Any], serving: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def finding_text(items: list[dict[str, Any]]) -> str:
-    return "\n".join(render(from_dict(item)) for item in items)
-
-
-def size(count: int) -> str:
-    """Bytes in GiB, the unit of memory; small folders in MiB."""
-    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:.1f} MiB"
+def finding_line(item: Mapping[str, Any]) -> str:
+    """A finding in one line; the whole of it is in the result file, and in the message of what it stops."""
+    return f"  {item['severity']:<7} {item['code']} on {item['node']}: {item['found']}"

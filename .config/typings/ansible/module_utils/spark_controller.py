@@ -1,0 +1,1 @@
+../../../../module_utils/spark_controller.py
