@@ -33,9 +33,8 @@ class Machine:
 
     def link(self, name: str, *addresses: str, mtu: int = 1500, up: bool = True, carrier: bool = True) -> None:
         flags = (["UP"] if up else []) + (["LOWER_UP"] if up and carrier else [])
-        entries = [dict(zip(("local", "prefixlen"), a.split("/"), strict=True), family="inet") for a in addresses]
-        for entry in entries:
-            entry["prefixlen"] = int(entry["prefixlen"])
+        cut = [address.split("/") for address in addresses]
+        entries = [{"local": local, "prefixlen": int(prefix), "family": "inet"} for local, prefix in cut]
         mac = f"52:54:00:00:00:{len(self.links):02x}"
         self.links[name] = {"ifname": name, "flags": flags, "mtu": mtu, "address": mac, "addr_info": entries}
 

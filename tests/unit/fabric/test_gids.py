@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.spark import gids
+from ansible.module_utils.spark.facts import GidFacts, RdmaDeviceFacts
 
 CASES = yaml.safe_load(Path(__file__).with_name("gids.yml").read_text())
 RAIL = {"rail": 1, "netdev": "enP2p1s0f0np0", "address": "192.168.101.11", "rdma_device": "roceP2p1s0f0"}
 
 
-def device(table: list[str]) -> dict[str, Any]:
-    entries = []
+def device(table: list[str]) -> RdmaDeviceFacts:
+    entries: list[GidFacts] = []
     for line in table:
         index, gid, kind, version, netdev = line.split()
         entries.append({"index": int(index), "gid": gid, "type": f"{kind} {version}", "netdev": netdev})
@@ -48,7 +49,7 @@ def test_an_entry_that_is_still_being_made_is_waited_for() -> None:
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    def read() -> list[dict[str, Any]]:
+    def read() -> list[RdmaDeviceFacts]:
         return [device(tables.pop(0) if len(tables) > 1 else tables[0])]
 
     resolved, found = gids.wait(read, [RAIL], "spark-01", clock=lambda: now[0], sleep=sleep)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -264,7 +263,11 @@ def test_no_generator(machine: Machine, node: netplan.Node, monkeypatch: pytest.
 def test_the_rollback_is_armed_before_anything_changes(machine: Machine, node: netplan.Node) -> None:
     put(machine, ORPHAN, bytes(715))
     there: list[bool] = []
-    look: Callable[[Any], Any] = lambda argv: (there.append((machine.root / ORPHAN.lstrip("/")).exists()), said())[1]  # noqa: E731
+
+    def look(argv: Any) -> Any:
+        there.append((machine.root / ORPHAN.lstrip("/")).exists())
+        return said()
+
     machine.answer("systemd-run", to=look)
     _, done, _ = change(node, wanted(orphans=[ORPHAN]))
     assert there == [True]

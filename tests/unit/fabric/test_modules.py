@@ -1,0 +1,160 @@
+"""The modules themselves: what they return, and what they refuse, on a machine of folders."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.spark import gids, netplan, reach, rollback
+from ansible.module_utils.spark.link import run as link
+from ansible.module_utils.testing import patch_module_args
+
+from tests.unit.fabric.machine import Machine
+
+LIBRARY = Path(__file__).resolve().parents[3] / "library"
+RAILS: list[dict[str, Any]] = [
+    {"rail": rail, "netdev": name, "address": f"192.168.{200 + rail}.12", "prefix": 24, "peer_addresses": {}}
+    for rail, name in enumerate(("enp1s0f0np0", "enP2p1s0f0np0"))
+]
+TEXT = "network:\n  ethernets:\n" + "".join(
+    f"    {rail['netdev']}: {{renderer: networkd, addresses: [{rail['address']}/24]}}\n" for rail in RAILS
+)
+Call = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine(tmp_path)
+    for rail in RAILS:
+        machine.link(rail["netdev"], up=False)
+    monkeypatch.setattr(netplan, "Node", lambda run, root=tmp_path, real=netplan.Node: real(machine, root))
+    monkeypatch.setattr(link, "Place", lambda run, python, real=link.Place: real(machine, tmp_path, python))
+    monkeypatch.setattr(rollback, "call", lambda argv, timeout_s=60: {"argv": argv, "rc": machine(argv).rc, "said": ""})
+    return machine
+
+
+@pytest.fixture
+def call(machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run a module of ours as Ansible would, with its commands going to the machine."""
+
+    def run(name: str, **arguments: Any) -> dict[str, Any]:
+        spec = importlib.util.spec_from_file_location(name, LIBRARY / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        if hasattr(module, "run"):
+            monkeypatch.setattr(module, "run", machine)
+        with patch_module_args({"node": "spark-01", **arguments}), pytest.raises(SystemExit):
+            module.main()
+        return dict(json.loads(capsys.readouterr().out))
+
+    return run
+
+
+def codes(result: dict[str, Any]) -> list[str]:
+    return [item["code"] for item in result["findings"]]
+
+
+def configure(call: Call, **arguments: Any) -> dict[str, Any]:
+    given = {"path": "/etc/netplan/40-spark-fabric.yaml", "text": TEXT, "rails": RAILS}
+    return call("fabric_netplan", **{**given, **arguments})
+
+
+def test_check_mode_shows_the_file_and_writes_nothing(call: Call, machine: Machine) -> None:
+    result = configure(call, _ansible_check_mode=True)
+    assert result["changed"]
+    assert codes(result) == ["NOT_PROVEN_IN_CHECK_MODE"]
+    assert result["diff"][0]["after"] == TEXT
+    assert list((machine.root / "etc/netplan").iterdir()) == []
+    assert not machine.ran("systemd-run")
+
+
+def test_change_prove_keep(call: Call, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "SETTLE_S", 0)
+    monkeypatch.setattr(reach, "GOOD_IN_A_ROW", 1)
+    assert configure(call)["armed"]
+    for rail in RAILS:
+        machine.link(rail["netdev"], f"{rail['address']}/24")
+    proof = call("fabric_confirm", rails=RAILS)
+    assert (proof["pending"], codes(proof)) == (True, ["FABRIC_CONFIRMED"])
+    kept = call("fabric_confirm", rails=RAILS, state="kept")
+    assert (kept["changed"], kept["pending"]) == (True, False)
+    again = configure(call)
+    assert (again["changed"], again["armed"], again["findings"]) == (False, False, [])
+
+
+def test_a_change_that_went_back_is_not_kept(call: Call, machine: Machine) -> None:
+    configure(call)
+    rollback.roll_back(machine.root / "var/lib/spark-cluster/rollback")
+    late = call("fabric_confirm", rails=RAILS, state="kept")
+    assert late["failed"]
+    assert codes(late) == ["FABRIC_ROLLED_BACK"]
+
+
+def test_a_refusal_changes_nothing(call: Call, machine: Machine) -> None:
+    machine.uuids = None
+    orphan = machine.root / "etc/netplan/90-NM-2edf06d6-63e5-4ef5-8f3d-2a6e4d2c9a01.yaml"
+    orphan.write_bytes(bytes(715))
+    refused = configure(call, orphans=["/etc/netplan/" + orphan.name])
+    assert refused["failed"]
+    assert not refused["changed"]
+    assert codes(refused) == ["NETPLAN_NM_SILENT"]
+    assert [path.name for path in (machine.root / "etc/netplan").iterdir()] == [orphan.name]
+
+
+def test_confirming_before_there_are_addresses_is_no_proof(call: Call, machine: Machine) -> None:
+    result = call("fabric_confirm", rails=RAILS, _ansible_check_mode=True)
+    assert codes(result) == ["NOT_PROVEN_IN_CHECK_MODE"]
+    assert not machine.ran("ping")
+
+
+def test_no_gids_over_tcp_is_said(call: Call) -> None:
+    result = call("gid_info", rails=RAILS, transport="tcp")
+    assert (codes(result), result["measurements"]) == (["GID_NOT_APPLICABLE"], {"gids": []})
+
+
+def test_gids_of_addresses_to_come_are_not_proven(call: Call) -> None:
+    result = call("gid_info", rails=RAILS, _ansible_check_mode=True)
+    assert codes(result) == ["NOT_PROVEN_IN_CHECK_MODE"]
+
+
+def test_gids_are_a_measurement(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = gids.Resolved(0, "enp1s0f0np0", "rocep1s0f0", 1, 3, gids.mapped("192.168.200.12"), "192.168.200.12")
+    monkeypatch.setattr(gids, "wait", lambda read, rails, node: ([found], []))
+    result = call("gid_info", rails=RAILS)
+    assert result["measurements"]["gids"][0]["index"] == 3
+
+
+@pytest.mark.parametrize("module", ["link_listen", "link_measure"])
+def test_a_link_is_not_loaded_in_check_mode(module: str, call: Call, machine: Machine) -> None:
+    result = call(module, rails=RAILS, ports=[12000, 12001], _ansible_check_mode=True)
+    assert codes(result) == ["NOT_PROVEN_IN_CHECK_MODE"]
+    assert not machine.ran("systemd-run")
+
+
+@pytest.mark.parametrize("module", ["link_listen", "link_measure"])
+def test_a_link_is_not_loaded_while_a_rank_serves(module: str, call: Call, machine: Machine) -> None:
+    machine.answer("systemctl", "is-active", "spark-rank.service", stdout="active\n")
+    assert codes(call(module, rails=RAILS, ports=[12000, 12001])) == ["LINK_NOT_LOADED"]
+
+
+def test_a_serving_peer_is_enough(call: Call) -> None:
+    result = call("link_measure", rails=RAILS, ports=[12000, 12001], serving_nodes=["spark-02"])
+    assert codes(result) == ["LINK_NOT_LOADED"]
+    assert "spark-02" in result["findings"][0]["found"]
+
+
+def test_takeover_is_refused_without_the_inventorys_word(call: Call, machine: Machine) -> None:
+    shown = "Id=vllm.service\nLoadState=loaded\nUnitFileState=enabled\nActiveState=active\n"
+    machine.answer("systemctl", "show", stdout=shown)
+    refused = call("conflicting_units", units=["vllm.service"])
+    assert refused["failed"]
+    assert codes(refused) == ["UNIT_STILL_ENABLED"]
+    predicted = call("conflicting_units", units=["vllm.service"], takeover=True, _ansible_check_mode=True)
+    assert (predicted["changed"], codes(predicted)) == (True, ["UNIT_TAKEN_OVER"])
+    assert not machine.ran("systemctl", "disable")
