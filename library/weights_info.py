@@ -71,8 +71,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 weights:
-  description: Whether the folder is there, its files, bytes, digest (null while a file is unread), manifest, and whether
-    something that was being copied lies beside it.
+  description: Whether the folder is there, its files, bytes, digest (null while a file is unread), manifest, and
+    whether something that was being copied lies beside it.
   returned: always
   type: dict
 rankctl_sha256:

@@ -168,7 +168,12 @@ def judge(reference: str, mine: Mapping[str, Any], theirs: Mapping[str, Any], no
 def decide(
     reference: str, mine: Mapping[str, Any], theirs: Mapping[str, Any], node: str, source: str
 ) -> tuple[bool, list[Finding]]:
-    """Whether this node has to get the image from ``source``, and the proof where it has not."""
+    """Whether this node has to get the image from ``source``, and the proof where it has not.
+
+    The source lacks it only in check mode, where a pull was predicted.
+    """
+    if not theirs["present"]:
+        return node != source, []
     if node == source or same(mine, theirs):
         return False, [judge(reference, mine, theirs, node, source)]
     return True, []
