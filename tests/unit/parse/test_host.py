@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible.module_utils.spark.parse import docker, firewall, nvidia, system, systemd
+from ansible.module_utils.spark.plan.types import CONFIG_LABEL
 
 
 def test_memory_is_in_bytes() -> None:
@@ -81,7 +82,7 @@ def test_containers() -> None:
     ours = {
         "Id": "c0ffee",
         "State": {"Running": True, "StartedAt": "2026-11-30T20:00:00Z"},
-        "Config": {"Labels": {docker.CONFIG_LABEL: "ab12"}},
+        "Config": {"Labels": {CONFIG_LABEL: "ab12"}},
     }
     assert docker.parse_container(ours) == {
         "id": "c0ffee",
