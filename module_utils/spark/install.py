@@ -82,7 +82,7 @@ def decide(wanted: Sequence[Wanted], place: Place = HERE) -> Decision:
         partial = False
     for path, expected in sorted(decision.known.items()):
         now = sha256(place.path(path))
-        fine = {expected, pending.get(path), by_path[path].sha256 if path in by_path else expected}
+        fine = {expected, pending.get(path, expected), by_path[path].sha256 if path in by_path else expected}
         if now not in fine:
             decision.altered.append((path, now, expected))
         if path not in by_path and not partial:
