@@ -25,7 +25,7 @@ options: {}
 
 
 class ActionModule(ActionBase):
-    _VALID_ARGS = frozenset(())
+    _VALID_ARGS: frozenset[str] = frozenset()
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         variables = task_vars or {}

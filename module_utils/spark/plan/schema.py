@@ -101,7 +101,7 @@ def _values(data: Any, schema: Mapping[str, Any], field: str) -> Iterator[Schema
         yield SchemaError(field, f"{_shown(data)} is none of the choices", expected, _cure(schema, field))
     if "const" in schema and data != schema["const"]:
         yield SchemaError(field, f"it is {_shown(data)}", str(schema["const"]), f"set it to {schema['const']}")
-    if "pattern" in schema and isinstance(data, str) and not re.fullmatch(schema["pattern"], data):
+    if "pattern" in schema and isinstance(data, str) and not re.search(schema["pattern"], data):
         expected = schema.get("description", f"text like {schema['pattern']}")
         yield SchemaError(field, f"{_shown(data)} has the wrong form", expected, _cure(schema, field))
     if isinstance(data, str) and len(data) < schema.get("minLength", 0):

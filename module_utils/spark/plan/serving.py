@@ -45,7 +45,7 @@ def plan_serving(
     width = len(plan["nodes"])
     weights = _weights(cluster, recipe, facts_by_node)
     image = _image(cluster, recipe, facts_by_node)
-    needs, findings = _needs(cluster, plan, recipe, weights, facts_by_node)
+    needs, findings = _needs(cluster, plan, recipe, weights, image, facts_by_node)
     findings = _recorded(cluster, recipe, width) + findings
     findings += _image_findings(cluster, recipe)
     findings += _weights_findings(cluster, recipe, weights)
@@ -121,16 +121,24 @@ def _image(cluster: Cluster, recipe: Recipe, facts_by_node: Mapping[str, Facts])
 
 
 def _needs(
-    cluster: Cluster, plan: Plan, recipe: Recipe, weights: Weights, facts_by_node: Mapping[str, Facts]
+    cluster: Cluster,
+    plan: Plan,
+    recipe: Recipe,
+    weights: Weights,
+    image: Image,
+    facts_by_node: Mapping[str, Facts],
 ) -> tuple[list[NodeNeeds], list[Finding]]:
     width = len(plan["nodes"])
     total = max(weights["bytes"], recipe.weights_bytes)
+    # Where one node has the weights, theirs is the size of a full copy; the recipe's figure may be rounded.
+    full = weights["bytes"] if weights["source_node"] else total
     share = -(-total // width)
     memories = {
         member.node: int(facts_by_node[member.node]["memory"]["total_bytes"])
         for member in cluster.members
         if member.node in facts_by_node
     }
+    image_bytes = int(image["identity"].get("size_bytes") or recipe.image_bytes or 0)
     findings = _too_large(cluster, recipe, total, share, memories)
     needs: list[NodeNeeds] = []
     for node in plan["nodes"]:
@@ -138,7 +146,7 @@ def _needs(
         memory, memory_sum, kept = _memory(recipe, share, width, memories.get(node["node"], 0))
         if not findings and facts:
             findings += _memory_findings(node["node"], recipe, facts, memory, memory_sum, share, kept)
-        disk, disk_sum, disk_findings = _disk(cluster, node["node"], recipe, weights, total, facts)
+        disk, disk_sum, disk_findings = _disk(cluster, node["node"], full, image_bytes, facts)
         findings += disk_findings
         needs.append(
             {
@@ -234,18 +242,14 @@ def _runs(facts: Facts) -> bool:
     return bool(container.get("running"))
 
 
-def _disk(
-    cluster: Cluster, node: str, recipe: Recipe, weights: Weights, total: int, facts: Facts
-) -> tuple[int, str, list[Finding]]:
+def _disk(cluster: Cluster, node: str, full: int, image_bytes: int, facts: Facts) -> tuple[int, str, list[Finding]]:
     """What must still be written, on which file system, and whether it has room for that and the headroom."""
     seen = facts.get("weights") or {}
     have = int(seen.get("bytes", 0)) if seen.get("present") else 0
-    # Where one node has the weights, theirs is the size of a full copy; the recipe's figure may be rounded.
-    full = weights["bytes"] if weights["source_node"] else total
     weights_left = max(0, full - have)
     image = facts.get("image") or {}
-    image_left = 0 if image.get("present") else (recipe.image_bytes or 0)
-    unknown = not image.get("present") and recipe.image_reference and not image_left
+    image_left = 0 if image.get("present") else image_bytes
+    unknown = not image.get("present") and not image_bytes
     headroom = cluster.policy.disk_headroom_gib * GIB
     parts = [f"weights {gib(weights_left)} to copy" if weights_left else "weights are there"]
     parts.append("image of unknown size" if unknown else f"image {gib(image_left)}" if image_left else "image is there")

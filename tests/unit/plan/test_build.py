@@ -1,0 +1,69 @@
+"""Who may be missing, when, and what else a plan says."""
+
+from __future__ import annotations
+
+import json
+
+from ansible.module_utils.spark.plan.build import build_plan
+from ansible.module_utils.spark.plan.present import finding_line, plan_lines
+
+from .conftest import BUNDLE, Pair, cluster_of, codes, plan_for, recipe_of, said
+
+
+def test_a_member_without_facts_stops_the_cluster(pair: Pair) -> None:
+    del pair["spark-02"]
+    plan = plan_for(cluster_of(), pair)
+    assert codes(plan, "fatal") == ["FACTS_MISSING"]
+    assert said(plan, "FACTS_MISSING")["node"] == "spark-02"
+
+
+def test_a_member_outside_the_run_is_named_as_that(pair: Pair) -> None:
+    del pair["spark-02"]
+    plan = build_plan(cluster_of(), pair, BUNDLE, purpose="fabric", absent={"spark-02": "it is not in this run"})
+    assert "FACTS_MISSING" not in codes(plan)
+    item = said(plan, "CLUSTER_INCOMPLETE")
+    assert (item["severity"], item["node"], item["found"]) == ("fatal", "spark-02", "it is not in this run")
+
+
+def test_a_complete_pair_has_neither(pair: Pair) -> None:
+    assert not {"FACTS_MISSING", "CLUSTER_INCOMPLETE"} & set(codes(plan_for(cluster_of(), pair)))
+
+
+def test_half_a_pair_can_be_stopped() -> None:
+    plan = build_plan(cluster_of(), {}, BUNDLE, purpose="stop", absent={"spark-02": "it is not in this run"})
+    assert codes(plan, "fatal") == []
+    assert codes(plan, "warn") == ["CLUSTER_INCOMPLETE"]
+
+
+def test_a_unit_in_the_way_is_in_the_plan(pair: Pair) -> None:
+    unit = {
+        "name": "vllm.service",
+        "enabled": "enabled",
+        "active": "inactive",
+        "exec": "vllm",
+        "ports": [8000],
+        "gpu": True,
+    }
+    pair["spark-01"]["units"] = [unit, {**unit, "name": "old.service", "enabled": "disabled"}]
+    plan = plan_for(cluster_of(), pair)
+    assert plan["nodes"][0]["conflicting_units"] == ["vllm.service"]
+    assert "UNIT_CONFLICT" in codes(plan, "fatal")
+    assert "UNIT_CONFLICT" not in codes(plan_for(cluster_of(takeover=True), pair), "fatal")
+
+
+def test_a_plan_is_json_and_equal_for_every_member(pair: Pair) -> None:
+    first, second = (json.dumps(plan_for(cluster_of(), pair, recipe_of("deepseek-v4-flash"))) for _ in range(2))
+    assert first == second
+
+
+def test_what_a_person_sees(pair: Pair) -> None:
+    plan = plan_for(cluster_of(), pair, recipe_of("deepseek-v4-flash"))
+    text = "\n".join(plan_lines(plan))
+    for part in (
+        "pair_a: 2 nodes, rdma over 192.168.200.0/24, 192.168.201.0/24 (MTU 1500, NetworkManager)",
+        "rank 1  spark-02 (worker, 192.0.2.12)  enp1s0f0np0 192.168.200.13/24, enP2p1s0f0np0 192.168.201.13/24",
+        "is all NUL and goes to the backup",
+        "at http://192.0.2.11:8000",
+    ):
+        assert part in text
+    assert finding_line(said(plan, "NETPLAN_ORPHAN")).startswith("  note    NETPLAN_ORPHAN on spark-01: ")
