@@ -32,8 +32,9 @@ class Resolved:
 
 
 def mapped(address: str) -> str:
-    """The GID of an IPv4 address, as sysfs writes it."""
-    return ipaddress.ip_address(f"::ffff:{ipaddress.IPv4Address(address)}").exploded
+    """The GID of an IPv4 address, as sysfs writes it. From Python 3.13 on ipaddress would write its tail dotted."""
+    tail = ipaddress.IPv4Address(address).packed.hex()
+    return f"0000:0000:0000:0000:0000:ffff:{tail[:4]}:{tail[4:]}"
 
 
 def resolve(
