@@ -16,6 +16,7 @@ from ansible import constants  # noqa: E402
 from ansible.errors import AnsibleConnectionFailure  # noqa: E402
 from ansible.module_utils.spark import engine_log  # noqa: E402
 from ansible.module_utils.spark.findings import Finding, finding, from_dict, render  # noqa: E402
+from ansible.module_utils.spark.plan.serving import SECRET_NAME  # noqa: E402
 from ansible.plugins.action import ActionBase  # noqa: E402
 from ansible.utils.display import Display  # noqa: E402
 
@@ -198,11 +199,15 @@ class ActionModule(ActionBase):
         }
 
     def _configure(self, result: dict[str, Any], seen: dict[str, Any]) -> None:
-        """The serving configuration verbatim: what was planned, and what this rank was started with."""
+        """What this rank was really started with; the planned configuration is in the record already."""
+        start = dict(seen.get("start") or {})
         configuration: dict[str, Any] = {}
-        start = seen.get("start") or {}
         if start:
-            configuration[f"rank_{self.rank}"] = start
-        if self.node == self.head:
-            configuration.update(self.serving, fabric=self.transport, environment=start.get("environment", {}))
+            start["environment"] = {
+                name: "(not recorded)" if SECRET_NAME.search(name) else value
+                for name, value in (start.get("environment") or {}).items()
+            }
+            configuration[f"started_rank_{self.rank}"] = start
+            if self.node == self.head:
+                configuration["environment"] = start["environment"]
         result["configuration"] = configuration

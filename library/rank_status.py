@@ -85,7 +85,7 @@ wanted:
 """
 
 # What the earlier roles of the same play bring to a node, and would have brought had this not been check mode.
-_BROUGHT = ("LAUNCHER_NOT_INSTALLED", "RANK_IMAGE_MISSING", "RANK_WEIGHTS_MISSING", "RANK_GID_UNRESOLVED")
+_BROUGHT = ("LAUNCHER_NOT_INSTALLED", "RANK_IMAGE_MISSING", "RANK_WEIGHTS_MISSING", "GID_MISSING")
 
 
 def unproven(said: list[Finding], node: str) -> list[Finding]:

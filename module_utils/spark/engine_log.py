@@ -82,9 +82,13 @@ def _number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
+_KEY = re.compile(r"(['\"]api[_-]key['\"]\s*:\s*)(?:\[[^\]]*\]|'[^']*'|\"[^\"]*\")")
+
+
 def split(text: str) -> list[str]:
-    """Lines of a log; progress bars end theirs with a carriage return."""
-    return [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+    """Lines of a log; progress bars end theirs with a carriage return. Not every build masks the key that it prints."""
+    plain = _KEY.sub(r"\1(redacted)", text)
+    return [line.rstrip() for line in re.split(r"[\r\n]+", plain) if line.strip()]
 
 
 def progress(lines: Iterable[str]) -> Progress:

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import bundle, engine_log
+from . import bundle, engine_log, gids
 from .findings import Finding, fatal, finding, from_dict, render
+from .images import local_name
 from .parse.rdma import read_devices
 from .plan.types import CONFIG_LABEL, CONTAINER_NAME, RANK_PATH, RUN_DIR, SECRET_CONFIG_PATH, UNIT_NAME
 from .runner import Run, run
@@ -135,7 +136,11 @@ def same_image(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
 def check_image(place: Place, node: str, image: Mapping[str, Any]) -> tuple[list[Finding], dict[str, Any]]:
     """What is wrong with the image, and what it is."""
     reference = str(image["reference"])
-    seen = place.run(["docker", "image", "inspect", reference], timeout_s=30)
+    # An image that came from another node by save and load has lost its digest, and answers to its plain name.
+    for name in dict.fromkeys((reference, local_name(reference))):
+        seen = place.run(["docker", "image", "inspect", name], timeout_s=30)
+        if seen.ok:
+            break
     if not seen.ok:
         said = (seen.stderr or seen.stdout).strip()
         if "no such image" in said.lower():
@@ -149,6 +154,7 @@ def check_image(place: Place, node: str, image: Mapping[str, Any]) -> tuple[list
     raw = json.loads(seen.stdout)[0]
     described = {
         "reference": reference,
+        "name": name,
         "id": raw.get("Id"),
         "repo_digests": raw.get("RepoDigests") or [],
         "layers": (raw.get("RootFS") or {}).get("Layers") or [],
@@ -267,33 +273,12 @@ def read_api_key(place: Place, node: str, path: str) -> tuple[list[Finding], str
     return [], key
 
 
-def gid_of(address: str) -> str:
-    """The IPv4-mapped GID of an address, as sysfs spells it."""
-    a, b, c, d = (int(part) for part in address.split("."))
-    return f"0000:0000:0000:0000:0000:ffff:{a:02x}{b:02x}:{c:02x}{d:02x}"
-
-
 def check_gids(
     place: Place, node: str, resolve: Mapping[str, Any]
 ) -> tuple[list[Finding], dict[str, int], dict[str, str]]:
     """Look up each HCA's RoCE v2 entry now: what is missing, the index per device, variables that follow."""
-    devices = read_devices(place.root)
-    found: list[Finding] = []
-    indexes: dict[str, int] = {}
-    for wanted in resolve.get("gids") or ():
-        device, netdev, address = (str(wanted[key]) for key in ("rdma_device", "netdev", "address"))
-        table = [gid for port in devices if port["name"] == device for gid in port["gids"]]
-        matching = [
-            gid["index"]
-            for gid in table
-            if gid["type"] == "RoCE v2" and gid["gid"] == gid_of(address) and gid["netdev"] == netdev
-        ]
-        if len(matching) == 1:
-            indexes[device] = matching[0]
-            continue
-        seen = f"{device} has {len(matching)} RoCE v2 entries for {address} on {netdev}"
-        rows = [f"{device} {gid['index']}: {gid['gid']} {gid['type']} {gid['netdev']}" for gid in table]
-        found.append(finding("RANK_GID_UNRESOLVED", node=node, found=seen, expected="exactly one", evidence=rows))
+    resolved, found = gids.resolve(read_devices(place.root), resolve.get("gids") or (), node)
+    indexes = {item.rdma_device: item.index for item in resolved}
     variable = resolve.get("gid_index_variable")
     if not variable or found or not indexes:
         return found, indexes, {}
@@ -335,10 +320,15 @@ def prestart(
 
 
 def start_record(
-    plan: Mapping[str, Any], image: Mapping[str, Any], gids: Mapping[str, int], extra: Mapping[str, str], place: Place
+    plan: Mapping[str, Any],
+    image: Mapping[str, Any],
+    indexes: Mapping[str, int],
+    extra: Mapping[str, str],
+    place: Place,
 ) -> dict[str, Any]:
     """The start verbatim. A variable that was resolved now is handed to Docker like the planned ones, by name."""
-    argv = list(plan["argv"])
+    reference = plan["image"]["reference"]
+    argv = [image.get("name", reference) if part == reference else part for part in plan["argv"]]
     names = [part for name in sorted(extra) for part in ("--env", name)]
     return {
         "schema": 1,
@@ -351,7 +341,7 @@ def start_record(
         "argv": [*argv[:2], *names, *argv[2:]],
         "environment": {**plan["environment"], **extra},
         "image": dict(image),
-        "gids": dict(gids),
+        "gids": dict(indexes),
         "memory_available_bytes": memory_available(place),
         "launcher": launcher_hashes(place),
         "prepared_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -85,16 +85,6 @@ CODES: tuple[Code, ...] = (
         "Run cluster-up.yml again: its role weights_sync copies them to {node}.",
     ),
     Code(
-        "RANK_GID_UNRESOLVED",
-        "fatal",
-        "No usable RoCE v2 entry for the planned address",
-        "Each HCA needs exactly one GID of type RoCE v2 for the IPv4 address of its own network device. Entries move, "
-        "so they are looked up "
-        "before each start.",
-        "Run ansible-playbook site.yml, which sets the address and shows the GID table of {node}.",
-        ("NCCL_IB_GID_INDEX=3 by habit", "reseating the cable"),
-    ),
-    Code(
         "RANK_GID_INDEX_SPLIT",
         "fatal",
         "No single GID index serves every HCA",

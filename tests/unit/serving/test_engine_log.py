@@ -74,6 +74,11 @@ def test_the_table_is_complete() -> None:
     assert {case["code"] for case in CASES["causes"]} == NAMED
 
 
+def test_a_key_that_the_engine_prints_is_masked() -> None:
+    line = "INFO non-default args: {'model': 'm', 'api_key': ['s3cret', 'b'], 'port': 8000}"
+    assert engine_log.split(line) == ["INFO non-default args: {'model': 'm', 'api_key': (redacted), 'port': 8000}"]
+
+
 def test_the_root_comes_before_its_consequence() -> None:
     log = [
         "NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",

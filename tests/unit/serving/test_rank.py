@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.spark import bundle, rank
+from ansible.module_utils.spark import bundle, gids, rank
 from ansible.module_utils.spark.findings import Finding
 from ansible.module_utils.spark.plan.types import CONFIG_LABEL
 from ansible.module_utils.spark.rank import Place
@@ -70,7 +70,7 @@ def gid(place: Place, device: str, index: int, address: str, netdev: str, kind: 
     port = place.path(f"/sys/class/infiniband/{device}/ports/1")
     for folder in ("gids", "gid_attrs/types", "gid_attrs/ndevs"):
         (port / folder).mkdir(parents=True, exist_ok=True)
-    (port / "gids" / str(index)).write_text(rank.gid_of(address) + "\n")
+    (port / "gids" / str(index)).write_text(gids.mapped(address) + "\n")
     (port / "gid_attrs/types" / str(index)).write_text(kind + "\n")
     (port / "gid_attrs/ndevs" / str(index)).write_text(netdev + "\n")
 
@@ -171,9 +171,9 @@ REFUSED: list[tuple[str, Callable[[Place], Any], list[str]]] = [
     ("port of a connection", lambda p: connected(p, 8000), []),
     ("memory short", lambda p: available(p, 79), ["RANK_MEMORY_SHORT"]),
     ("memory just enough", lambda p: available(p, 80), []),
-    ("gid elsewhere", lambda p: gid(p, "rocep1s0f0", 3, "192.168.200.12", "enp9"), ["RANK_GID_UNRESOLVED"]),
-    ("gid v1", lambda p: gid(p, "rocep1s0f0", 3, "192.168.200.12", NETDEV, "IB/RoCE v1"), ["RANK_GID_UNRESOLVED"]),
-    ("gid twice", lambda p: gid(p, "rocep1s0f0", 4, "192.168.200.12", "enp1s0f0np0"), ["RANK_GID_UNRESOLVED"]),
+    ("gid elsewhere", lambda p: gid(p, "rocep1s0f0", 3, "192.168.200.12", "enp9"), ["GID_MISSING"]),
+    ("gid v1", lambda p: gid(p, "rocep1s0f0", 3, "192.168.200.12", NETDEV, "IB/RoCE v1"), ["GID_MISSING"]),
+    ("gid twice", lambda p: gid(p, "rocep1s0f0", 4, "192.168.200.12", "enp1s0f0np0"), ["GID_AMBIGUOUS"]),
     ("gid moved", lambda p: gid(p, "rocep1s0f0", 5, "192.168.200.99", "enp1s0f0np0"), []),
     ("foreign container", lambda p: named(p, None, False), ["RANK_NAME_FOREIGN"]),
     ("own dead container", lambda p: named(p, "old", False), []),
