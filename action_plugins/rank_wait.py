@@ -128,7 +128,7 @@ class ActionModule(ActionBase):
     def _listen(self, up: bool) -> list[Finding] | None:
         """What the others' state means for this rank: findings that end the wait, none if all is well, None to go
         on."""
-        until = time.monotonic() + 1
+        until = time.monotonic() + min(1, self.poll_s)
         while True:
             heard = self.board.hear()
             for name, state in heard.items():

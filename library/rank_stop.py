@@ -102,13 +102,10 @@ def main() -> None:
         finish(module, changed=True, diff={**header, "before": text, "after": gone}, left=[])
     measured: dict[str, float] = {}
     left = stop(node, module.params["settle_s"], measured) if there else []
-    found = "; ".join(left) or "unit, container, processes and ports are gone"
-    code = "RANK_NOT_STOPPED" if left else "RANK_STOPPED"
-    said = [finding(code, node=node, found=found, expected="nothing of the rank is left")]
     finish(
         module,
         changed=there,
-        findings=said,
+        findings=[rank.after_stop(node, left)],
         measurements=measured,
         diff={**header, "before": text, "after": gone} if there else {},
         left=left,

@@ -638,3 +638,10 @@ def remains(ports: Iterable[int], pids: Iterable[int], place: Place = HERE) -> l
     if unit(place).get("ActiveState") not in ("inactive", "failed", "unknown", None):
         left.append(f"{UNIT_NAME} is {unit(place)['ActiveState']}")
     return left
+
+
+def after_stop(node: str, left: Sequence[str]) -> Finding:
+    expected = "unit, container, processes and ports of the rank are gone"
+    if left:
+        return finding("RANK_NOT_STOPPED", node=node, found="; ".join(left), expected=expected)
+    return finding("RANK_STOPPED", node=node, found="nothing of it was found", expected=expected)

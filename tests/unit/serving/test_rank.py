@@ -304,8 +304,12 @@ def test_a_plan_that_is_none_is_refused_with_its_reason(place: Place) -> None:
 def test_what_is_left_after_a_stop_is_named(place: Place) -> None:
     unit_says(place, {"ActiveState": "inactive"})
     assert rank.remains([8000], [], place) == []
+    assert rank.after_stop("n", []).code == "RANK_STOPPED"
     listen(place, 8000)
     named(place, "c0ffee", True)
     place.path("/proc/77").mkdir()
     left = rank.remains([8000], [77], place)
     assert [text.split()[0] for text in left] == ["container", "processes", "ports"]
+    said = rank.after_stop("n", left)
+    assert (said.code, said.severity) == ("RANK_NOT_STOPPED", "fatal")
+    assert "ports 8000" in said.found
