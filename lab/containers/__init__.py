@@ -1,0 +1,1 @@
+"""The container pair: systemd containers at native speed."""
