@@ -52,7 +52,8 @@ def build_plan(
         "rollback_s": policy.fabric_rollback_s,
         "link_check": link_check,
         "takeover": policy.takeover,
-        "policy": policy.as_dict(),
+        "serving_nodes": [m.node for m in cluster.members if rank_runs(facts_by_node.get(m.node, {}))],
+        "policy": {**policy.as_dict(), "models_dir": cluster.models_dir},
         "findings": [],
         "serving": None,
         "bundle": bundle,
@@ -73,6 +74,11 @@ def add_serving(plan: Plan, serving: Serving, per_node: Mapping[str, NodeServing
     """The plan with what is to be served on it."""
     nodes = [cast(Node, {**node, "serving": per_node.get(node["node"])}) for node in plan["nodes"]]
     return {**plan, "nodes": nodes, "serving": serving, "findings": plan["findings"] + [f.as_dict() for f in findings]}
+
+
+def rank_runs(facts: Facts) -> bool:
+    """Whether a rank of ours runs on the node now."""
+    return bool(((facts.get("rank") or {}).get("container") or {}).get("running"))
 
 
 def _nodes(cluster: Cluster, fabric: Fabric, facts_by_node: Mapping[str, Facts]) -> list[Node]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..findings import Finding, finding
+from .build import rank_runs
 from .inventory import Cluster
 from .recipe import Recipe
 from .types import (
@@ -221,7 +222,7 @@ def _memory_findings(
             )
         ]
     # The memory of a rank that runs is the memory that the next one gets; it is judged again on the node, at the start.
-    if available >= memory or _runs(facts):
+    if available >= memory or rank_runs(facts):
         return []
     lower = ""
     if recipe.gpu and recipe.gpu_memory_utilization is not None and available > share:
@@ -235,11 +236,6 @@ def _memory_findings(
             cure=f"End what uses memory on {node} (ps aux --sort -rss | head){lower}.",
         )
     ]
-
-
-def _runs(facts: Facts) -> bool:
-    container = (facts.get("rank") or {}).get("container") or {}
-    return bool(container.get("running"))
 
 
 def _disk(cluster: Cluster, node: str, full: int, image_bytes: int, facts: Facts) -> tuple[int, str, list[Finding]]:

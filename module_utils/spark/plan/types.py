@@ -207,7 +207,10 @@ class Node(TypedDict):
 
 
 class Plan(TypedDict):
-    """``address_range`` is the smallest network that covers all rails, null where there is no fabric (one node)."""
+    """``address_range`` is the smallest network that covers all rails, null where there is no fabric (one node).
+
+    ``serving_nodes`` are those on which a rank of ours runs now, which nothing may disturb.
+    """
 
     schema: int
     name: str
@@ -222,6 +225,7 @@ class Plan(TypedDict):
     rollback_s: int
     link_check: LinkCheck
     takeover: bool
+    serving_nodes: list[str]
     policy: dict[str, Any]
     findings: list[dict[str, Any]]
     serving: Serving | None

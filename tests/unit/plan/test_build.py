@@ -51,6 +51,14 @@ def test_a_unit_in_the_way_is_in_the_plan(pair: Pair) -> None:
     assert "UNIT_CONFLICT" not in codes(plan_for(cluster_of(takeover=True), pair), "fatal")
 
 
+def test_nodes_that_serve_now_are_named(pair: Pair) -> None:
+    assert plan_for(cluster_of(), pair)["serving_nodes"] == []
+    container = {"id": "1", "running": True, "started_at": "", "config_sha256": "x"}
+    pair["spark-02"]["rank"]["container"] = container
+    pair["spark-01"]["rank"]["container"] = {**container, "running": False}
+    assert plan_for(cluster_of(), pair)["serving_nodes"] == ["spark-02"]
+
+
 def test_a_plan_is_json_and_equal_for_every_member(pair: Pair) -> None:
     first, second = (json.dumps(plan_for(cluster_of(), pair, recipe_of("deepseek-v4-flash"))) for _ in range(2))
     assert first == second

@@ -134,3 +134,17 @@ def test_gb_and_gib_are_different_units() -> None:
     assert to_bytes({"value": 156, "unit": "GiB"}) == 167_503_724_544
     assert to_bytes({"value": 2.9, "unit": "MB"}) == 2_900_000
     assert to_bytes({"value": 132.7, "unit": "GB"}) == 132_700_000_000
+
+
+def fields_of(schema: dict[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for name, part in schema.get("properties", {}).items():
+        field = f"{prefix}{name}"
+        inner = fields_of(part, f"{field}.") + fields_of(part.get("items", {}), f"{field}[].")
+        found += inner or [field]
+    return found
+
+
+def test_every_field_is_described(project: Path) -> None:
+    page = (project / "docs" / "models.md").read_text()
+    assert [field for field in fields_of(SCHEMA) if f"`{field}`" not in page] == []
