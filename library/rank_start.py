@@ -42,6 +42,11 @@ options:
     description: How long the container must have been alive.
     type: float
     default: 2
+  argv:
+    description: The planned command line, shown as the difference.
+    type: list
+    elements: str
+    default: []
 attributes:
   check_mode:
     description: Shows the command line that would run.
@@ -75,9 +80,9 @@ def command_line(argv: list[str]) -> str:
     return "".join(f"{part!r}\n" for part in argv)
 
 
-def diff(plan: dict[str, Any], running: bool) -> dict[str, str]:
-    after = command_line(plan.get("argv") or [])
-    return {"before_header": UNIT_NAME, "after_header": UNIT_NAME, "before": after if running else "", "after": after}
+def diff(before: dict[str, Any], argv: list[str]) -> dict[str, str]:
+    running = command_line(before["start"].get("argv") or [])
+    return {"before_header": UNIT_NAME, "after_header": UNIT_NAME, "before": running, "after": command_line(argv)}
 
 
 def watch(node: str, number: int, began: float, alive_s: float) -> tuple[list[Finding], dict[str, Any]]:
@@ -106,6 +111,7 @@ def main() -> None:
             "config_sha256": {"type": "str", "required": True},
             "fresh": {"type": "bool", "default": False},
             "alive_s": {"type": "float", "default": 2},
+            "argv": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
@@ -116,23 +122,14 @@ def main() -> None:
     same = before["state"] == "running" and box.get("config_sha256") == params["config_sha256"]
     if same and not params["fresh"]:
         finish(module, container=before["container"])
+    shown = diff(before, params["argv"])
+    if module.check_mode:
+        finish(module, changed=True, diff=shown)
     try:
         plan = rank.read_plan()
     except rank.PlanError as error:
-        if module.check_mode:
-            found = f"the start was not checked: {error}"
-            expected = "what an earlier step of this play would bring"
-            finish(
-                module,
-                changed=True,
-                findings=[finding("NOT_PROVEN_IN_CHECK_MODE", node=node, found=found, expected=expected)],
-            )
-        finish(
-            module,
-            findings=[finding("LAUNCHER_NOT_INSTALLED", node=node, found=str(error), expected="the plan of this node")],
-        )
-    if module.check_mode:
-        finish(module, changed=True, diff=diff(plan, same))
+        missing = finding("LAUNCHER_NOT_INSTALLED", node=node, found=str(error), expected="the plan of this node")
+        finish(module, findings=[missing])
     if plan["config_sha256"] != params["config_sha256"]:
         found = f"the installed plan has configuration {plan['config_sha256']}"
         expected = f"configuration {params['config_sha256']}"
@@ -149,7 +146,7 @@ def main() -> None:
         module,
         changed=True,
         findings=said,
-        diff=diff(plan, False),
+        diff=shown,
         measurements=measured,
         container=seen.get("container"),
         log_tail=seen.get("log_tail", []),

@@ -36,6 +36,9 @@ options:
     description: Check what a start would check. A refusal fails the task.
     type: bool
     default: false
+  plan:
+    description: The plan to check with O(prestart), the installed one if not given.
+    type: dict
   port:
     description: Port of the API on the head, 0 for ranks without one.
     type: int
@@ -118,6 +121,7 @@ def main() -> None:
             "rank": {"type": "int", "default": 0},
             "config_sha256": {"type": "str", "default": ""},
             "prestart": {"type": "bool", "default": False},
+            "plan": {"type": "dict"},
             "port": {"type": "int", "default": 0},
             "api_host": {"type": "str", "default": ""},
             "transport": {"type": "str", "default": "tcp"},
@@ -140,7 +144,9 @@ def main() -> None:
                 )
             )
         else:
-            said += before_start(node, replacing=seen["state"] == "running", check_mode=module.check_mode)
+            said += before_start(
+                node, params["plan"], replacing=seen["state"] == "running", check_mode=module.check_mode
+            )
     else:
         lines = rank.log(seen["invocation"])
         if seen["state"] == "dead":
@@ -150,9 +156,9 @@ def main() -> None:
     finish(module, findings=said, status=seen, wanted=wanted, poll=not params["prestart"])
 
 
-def before_start(node: str, *, replacing: bool, check_mode: bool) -> list[Finding]:
+def before_start(node: str, plan: dict[str, Any] | None, *, replacing: bool, check_mode: bool) -> list[Finding]:
     try:
-        plan = rank.read_plan()
+        plan = plan or rank.read_plan()
     except rank.PlanError as error:
         said = [finding("LAUNCHER_NOT_INSTALLED", node=node, found=str(error), expected="the plan of this node")]
     else:

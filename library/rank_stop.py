@@ -94,6 +94,8 @@ def main() -> None:
         expected = "docker container inspect answers"
         finish(module, findings=[finding("DOCKER_SILENT", node=node, found=str(error), expected=expected)], left=[])
     active = rank.unit().get("ActiveState", "unknown")
+    if active == "failed" and not module.check_mode:
+        run(["systemctl", "reset-failed", UNIT_NAME])
     there = bool(box and box["config_sha256"]) or active in ("active", "activating", "deactivating")
     text = f"unit {active}, container {box['status'] if box else 'none'}\n"
     gone = "unit inactive, container none\n"
