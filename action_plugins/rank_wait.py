@@ -119,7 +119,7 @@ class ActionModule(ActionBase):
                 self.board.say({"dead": death.as_dict()})
                 return [death], seen, phases
             remarks = [from_dict(item) for item in polled.get("findings", ())]
-            up = self.node == self.head and seen["health"] == 200 and engine_log.reached(phase, "serving")
+            up = self.node == self.head and seen["health"] == 200
             self.board.say({"sign": sign.__dict__, "moved_at": moved_at, "up": up})
             verdict = self._listen(up)
             if verdict is not None:

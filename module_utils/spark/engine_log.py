@@ -39,10 +39,6 @@ BY_NAME = {phase.name: phase for phase in PHASES}
 ORDER = {phase.name: number for number, phase in enumerate(PHASES)}
 
 
-def reached(phase: str, milestone: str) -> bool:
-    return ORDER[phase] >= ORDER[milestone]
-
-
 @dataclass
 class Progress:
     """Where a rank is. ``facts`` holds what its log stated on the way, for the result file."""

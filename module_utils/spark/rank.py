@@ -550,6 +550,10 @@ def status(place: Place = HERE, *, api_host: str = "", port: int = 0) -> dict[st
         state = "dead"
     else:
         state = "absent"
+    answer = health(api_address(api_host), port) if port and state == "running" else None
+    if answer == http.client.OK:
+        # A head that has served for days has its start no longer in the part of the log that is read.
+        now.phase, now.percent = "serving", None
     exit_status: int | None = None
     if state == "dead":
         text = service.get("ExecMainStatus", "")
@@ -574,7 +578,7 @@ def status(place: Place = HERE, *, api_host: str = "", port: int = 0) -> dict[st
         "usage": usage(box["pid"] if box and box["running"] else 0, place),
         "memory_available_bytes": memory_available(place),
         "start": started_with(place) if state == "running" else {},
-        "health": health(api_address(api_host), port) if port and state == "running" else None,
+        "health": answer,
     }
     if state == "dead":
         result["log_tail"] = engine_log.tail(lines)
