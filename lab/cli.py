@@ -26,7 +26,12 @@ KEEP_PREFIXES = ("PIP_", "SPARK_LAB_", "http_proxy", "https_proxy", "no_proxy", 
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="lab", description="Virtual Sparks: build, boot, reset and remove them.")
-    top.add_argument("--machines", default="lab", metavar="FILE|NAME", help=f"one of {', '.join(machines_file.available())}, or a YAML file (default: lab)")
+    top.add_argument(
+        "--machines",
+        default="lab",
+        metavar="FILE|NAME",
+        help=f"one of {', '.join(machines_file.available())}, or a YAML file (default: lab)",
+    )
     sub = top.add_subparsers(dest="command", required=True)
     sub.add_parser("up", help="build what is missing, boot the pair, return when ssh answers")
     sub.add_parser("down", help="end and remove everything that up made, except the cache")
@@ -34,7 +39,10 @@ def parser() -> argparse.ArgumentParser:
     sub.add_parser("reset", help="back to factory state")
     for name, text in (("reboot", "clean reboot of a node"), ("crash", "power loss of a node, then power on")):
         sub.add_parser(name, help=text).add_argument("node")
-    for name, text in (("ssh", "log in to a node, or run a command there, as its user"), ("exec", "run a command on a node as root")):
+    for name, text in (
+        ("ssh", "log in to a node, or run a command there, as its user"),
+        ("exec", "run a command on a node as root"),
+    ):
         one = sub.add_parser(name, help=text)
         one.add_argument("node")
         one.add_argument("argv", nargs=argparse.REMAINDER, metavar="CMD")
@@ -58,7 +66,7 @@ def as_root(argv: Sequence[str]) -> int:
     probe = subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False)
     if probe.returncode:
         raise LabError(
-            f"`lab {argv[-1]}` needs root, and sudo without a password does not work here: {probe.stderr.decode(errors='replace').strip()}",
+            f"root is needed, and sudo without a password does not work here: {probe.stderr.decode().strip()}",
             "run it as root, or `sudo -v` first",
         )
     keep = [f"{k}={v}" for k, v in os.environ.items() if k in KEEP or k.startswith(KEEP_PREFIXES)]
@@ -96,5 +104,5 @@ def _act(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         build = pair.ssh_argv if command == "ssh" else pair.exec_argv
         line = build(machines.node(options.node).name, options.argv)
         sys.stdout.flush()
-        os.execvp(line[0], line)
+        os.execvp(line[0], line)  # noqa: S606 - the terminal belongs to the command from here on
     return 0

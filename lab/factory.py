@@ -8,7 +8,7 @@ import tarfile
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from lab.engine import IMAGE, tiny_model
@@ -22,17 +22,21 @@ MANAGEMENT = "enP7s7"
 
 PACKAGES = (
     # init and remote control
-    "systemd,systemd-sysv,dbus,udev,kmod,libpam-systemd,openssh-server,openssh-client,sudo,python3,python3-apt,"
+    *("systemd", "systemd-sysv", "dbus", "udev", "kmod", "libpam-systemd"),
+    *("openssh-server", "openssh-client", "sudo", "python3", "python3-apt"),
     # network
-    "netplan.io,network-manager,iproute2,iputils-ping,ethtool,ufw,iptables,nftables,curl,ca-certificates,"
+    *("netplan.io", "network-manager", "iproute2", "iputils-ping", "ethtool"),
+    *("ufw", "iptables", "nftables", "curl", "ca-certificates"),
     # what a DGX OS box has besides
-    "docker.io,docker-cli,rdma-core,ibverbs-utils,ibverbs-providers,perftest,pciutils,rsync,procps,less,zstd"
-).split(",")
+    *("docker.io", "docker-cli", "rdma-core", "ibverbs-utils", "ibverbs-providers", "perftest"),
+    *("pciutils", "rsync", "procps", "less", "zstd"),
+)
 
 USER_ID = 1000
-LAB_PASSWORD = "spark"
+# Not secret: it opens sudo on virtual machines that nobody reaches without their key.
+LAB_PASSWORD = "spark"  # noqa: S105
 ORPHAN_BYTES = 715
-ORPHAN_MTIME = int(datetime(2025, 9, 29, 14, 3, 7, tzinfo=timezone.utc).timestamp())
+ORPHAN_MTIME = int(datetime(2025, 9, 29, 14, 3, 7, tzinfo=UTC).timestamp())
 # Started for real only by a test that wants to see it take the port: it is enabled like any other unit.
 SINGLE_NODE_MARK = "/etc/spark-lab/start-single-node"
 
@@ -46,10 +50,12 @@ echo '{user}:{LAB_PASSWORD}' | chroot "$R" chpasswd
 install -d -m 0755 "$R/etc/ssh/sshd_config.d" "$R/etc/NetworkManager/conf.d" "$R/etc/spark-lab"
 printf 'PasswordAuthentication no\\nPermitRootLogin no\\nUseDNS no\\n' > "$R/etc/ssh/sshd_config.d/10-spark.conf"
 printf '[main]\\nno-auto-default=*\\n' > "$R/etc/NetworkManager/conf.d/10-spark.conf"
-rm -f "$R"/etc/ssh/ssh_host_* "$R"/etc/netplan/* "$R/etc/hostname" "$R/etc/resolv.conf" "$R"/var/lib/apt/lists/*_* "$R/var/lib/dbus/machine-id"
+rm -f "$R"/etc/ssh/ssh_host_* "$R"/etc/netplan/* "$R/etc/hostname" "$R/etc/resolv.conf" \
+"$R"/var/lib/apt/lists/*_* "$R/var/lib/dbus/machine-id"
 : > "$R/etc/machine-id"; : > "$R/etc/resolv.conf"
 chroot "$R" systemctl -q enable NetworkManager ssh docker
-chroot "$R" systemctl -q disable systemd-networkd ufw nftables e2scrub_reap.service apt-daily.timer apt-daily-upgrade.timer 2>/dev/null || true
+chroot "$R" systemctl -q disable systemd-networkd ufw nftables e2scrub_reap.service \
+apt-daily.timer apt-daily-upgrade.timer 2>/dev/null || true
 chroot "$R" systemctl -q mask systemd-networkd-wait-online NetworkManager-wait-online
 chroot "$R" python3 -m compileall -q /usr/lib/python3 >/dev/null 2>&1 || true
 """
@@ -88,6 +94,9 @@ def files(machines: Machines, state: State, node: Node, management: Management) 
     hosts = f"127.0.0.1 localhost\n127.0.1.1 {node.name}\n::1 ip6-localhost ip6-loopback\n"
     found = [
         File("/etc/hostname", f"{node.name}\n".encode()),
+        File("/etc/default/locale", b"LANG=C.UTF-8\n"),
+        # Ubuntu lets everybody ping.
+        File("/usr/lib/sysctl.d/50-ping.conf", b"net.ipv4.ping_group_range = 0 2147483647\n"),
         # As an installer leaves it: a node knows itself and no peer.
         File("/etc/hosts", hosts.encode()),
         File("/etc/machine-id", (uuid.uuid4().hex + "\n").encode(), 0o444),
@@ -142,8 +151,9 @@ Restart=always
 RestartSec=10
 ExecStartPre=-/usr/bin/docker rm -f vllm-single
 ExecStart=/usr/bin/docker run --rm --name vllm-single --gpus all --shm-size 1g -p 8000:8000 \\
-  -v /home/{machines.user}/models:/models:ro -e HF_HUB_OFFLINE=1 -e VLLM_CPU_KVCACHE_SPACE=1 -e TORCH_COMPILE_DISABLE=1 \\
-  {IMAGE} vllm serve /models/{tiny_model.NAME} --served-model-name {tiny_model.NAME} --port 8000 --enforce-eager
+  -v /home/{machines.user}/models:/models:ro \\
+  -e HF_HUB_OFFLINE=1 -e VLLM_CPU_KVCACHE_SPACE=1 -e TORCH_COMPILE_DISABLE=1 \\
+  {IMAGE} vllm serve /models/{tiny_model.NAME} --served-model-name {tiny_model.NAME} --port 8000
 ExecStop=/usr/bin/docker stop vllm-single
 
 [Install]
@@ -178,7 +188,7 @@ def seam_files(node: Node) -> list[File]:
 
 def as_tar(contents: Iterable[File]) -> bytes:
     """The files as a tar to unpack at / with owners, modes and times."""
-    now = int(datetime.now(tz=timezone.utc).timestamp())
+    now = int(datetime.now(tz=UTC).timestamp())
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for file in contents:

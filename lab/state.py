@@ -28,6 +28,11 @@ def write_atomic(path: Path, data: bytes | str, mode: int = 0o600) -> None:
     temporary.replace(path)
 
 
+def make_key(path: Path, comment: str) -> None:
+    """An ed25519 key without a passphrase, its public half beside it with the suffix .pub."""
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
+
+
 class State:
     """Files of one pair; everything here belongs to the user, also when sudo made it."""
 
@@ -49,14 +54,14 @@ class State:
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o700)
         if not self.key.exists():
-            run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"{self.machines.name}-controller", "-f", str(self.key)])
+            make_key(self.key, f"{self.machines.name}-controller")
         if not self.become_password.exists():
             write_atomic(self.become_password, "spark\n")
         known = []
         for node in self.machines.nodes:
             path = self.host_key(node)
             if not path.exists():
-                run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"root@{node.name}", "-f", str(path)])
+                make_key(path, f"root@{node.name}")
             kind, key = path.with_suffix(".pub").read_text().split()[:2]
             known.append(f"[127.0.0.1]:{node.ssh_port} {kind} {key}\n")
         write_atomic(self.known_hosts, "".join(known))
@@ -67,8 +72,8 @@ class State:
         hosts = "".join(f"Host {n.name}\n  HostName 127.0.0.1\n  Port {n.ssh_port}\n" for n in self.machines.nodes)
         return hosts + (
             f'Host *\n  User {self.machines.user}\n  IdentityFile "{self.key}"\n  IdentitiesOnly yes\n'
-            f'  StrictHostKeyChecking yes\n  UserKnownHostsFile "{self.known_hosts}"\n  GlobalKnownHostsFile /dev/null\n'
-            "  LogLevel ERROR\n  ConnectTimeout 10\n"
+            f'  StrictHostKeyChecking yes\n  UserKnownHostsFile "{self.known_hosts}"\n'
+            "  GlobalKnownHostsFile /dev/null\n  LogLevel ERROR\n  ConnectTimeout 10\n"
         )
 
     def host_key(self, node: Node) -> Path:
@@ -98,7 +103,9 @@ class State:
         if os.geteuid() or not uid or not gid:
             return
         paths = [self.root.parent, self.root, self.pids, self.host_keys]
-        paths += [path for folder in (self.root, self.pids, self.host_keys) for path in folder.iterdir() if path.is_file()]
+        paths += [
+            path for folder in (self.root, self.pids, self.host_keys) for path in folder.iterdir() if path.is_file()
+        ]
         for path in paths:
             os.lchown(path, int(uid), int(gid))
 

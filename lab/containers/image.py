@@ -17,7 +17,11 @@ OWN_FILES = {
     "spark-lab-boot.service": "/etc/systemd/system/spark-lab-boot.service",
 }
 # A device node that `docker run --device /dev/infiniband` finds; there is nothing behind it.
-DEVICES = "d /dev/infiniband 0755 root root -\nc /dev/infiniband/uverbs0 0666 root root - 1:3\nc /dev/infiniband/rdma_cm 0666 root root - 1:3\n"
+DEVICES = (
+    "d /dev/infiniband 0755 root root -\n"
+    "c /dev/infiniband/uverbs0 0666 root root - 1:3\n"
+    "c /dev/infiniband/rdma_cm 0666 root root - 1:3\n"
+)
 SPACE_GIB = 2.5
 
 
@@ -31,7 +35,8 @@ def hook(user: str) -> str:
         f"printf '{DEVICES.encode('unicode_escape').decode()}' > \"$R/etc/tmpfiles.d/spark-lab.conf\"\n"
         'chroot "$R" systemctl -q enable spark-lab-boot\n'
         # The node sees the host's kernel log and devices, which are not its own.
-        'chroot "$R" systemctl -q mask systemd-modules-load console-getty getty.target rdma-load-modules@rdma rdma-load-modules@infiniband rdma-load-modules@roce\n'
+        'chroot "$R" systemctl -q mask systemd-modules-load console-getty getty.target'
+        " rdma-load-modules@rdma rdma-load-modules@infiniband rdma-load-modules@roce\n"
     )
 
 

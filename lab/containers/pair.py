@@ -157,8 +157,8 @@ class ContainerPair:
             foreign = self.network.present() + [n for n in map(self.container, self._names()) if self.podman_exists(n)]
             if foreign:
                 raise LabError(
-                    f"{', '.join(foreign)}: namespaces or containers of these names exist, and the lab has no record of making them",
-                    "remove them if they are yours (`ip netns del`, `podman rm`), or change `name` in the machines file",
+                    f"{', '.join(foreign)}: so named already, and the lab has no record of having made them",
+                    "remove them if they are yours (ip netns del, podman rm), or change `name` in the machines file",
                 )
             return
         if record.state == str(self.state.root):

@@ -25,7 +25,7 @@ CGROUP = "/sys/fs/cgroup"
 class Podman:
     """Where cgroup2 is not the host's one layout, every call runs in a mount namespace that shows cgroup2 only.
 
-    The namespace is pinned to a file and outlives each call, so that the overlay and shm mounts that one call makes stay
+    The namespace is pinned to a file and outlives each call, so that the overlay and shm mounts of one call stay
     visible to the next: stop, start and restart depend on it.
     """
 

@@ -1,7 +1,7 @@
 """The engine image from a container registry: vLLM's own CPU image.
 
-Not exercised where the lab was built, as no registry answers there. What is pulled must prove that it has vLLM's command
-before it is used; `engine: auto` falls back to wheels otherwise.
+Not exercised where the lab was built, as no registry answers there. What is pulled must prove that it has vLLM's
+command before it is used; `engine: auto` falls back to wheels otherwise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REGISTRY = "public.ecr.aws"
 REFERENCE = f"{REGISTRY}/q9t5s3a7/vllm-cpu-release-repo:v{VERSION}"
 
 
-class Unusable(LabError):
+class UnusableError(LabError):
     """The registry's image cannot be had, or is not what the lab needs."""
 
 
@@ -39,16 +39,17 @@ def fetch(tar: Path, podman: Podman, progress: Progress) -> str:
             digest = podman.run("image", "inspect", "--format", "{{.Digest}}", REFERENCE).stdout.strip()
             podman.run("save", "--format=docker-archive", f"--output={tar}", REFERENCE, timeout=900)
     except LabError as error:
-        raise Unusable(error.what) from None
+        raise UnusableError(error.what) from None
     finally:
         podman.run("rmi", REFERENCE, check=False)
     return digest
 
 
 def check(podman: Podman, container: str) -> None:
-    """Its command must be the one that a recipe calls: vLLM's images have an entrypoint of their own, which goes away."""
-    plain = f"docker commit --change 'ENTRYPOINT []' --change 'CMD []' $(docker create {IMAGE}) {IMAGE} && docker container prune -f"
+    """Its command must be the one that a recipe calls; the entrypoint that vLLM's images have goes away."""
+    changes = "--change 'ENTRYPOINT []' --change 'CMD []'"
+    plain = f"docker commit {changes} $(docker create {IMAGE}) {IMAGE} && docker container prune -f"
     probe = f"docker run --rm --network none {IMAGE} vllm --version"
     done = podman.run("exec", container, "sh", "-c", f"{plain} && {probe}", check=False)
     if done.returncode:
-        raise Unusable(f"{REFERENCE}: `vllm --version` fails in it: {done.stderr.strip()[-300:]}")
+        raise UnusableError(f"{REFERENCE}: `vllm --version` fails in it: {done.stderr.strip()[-300:]}")

@@ -34,7 +34,7 @@ def ensure(machines: Machines, node_image: str, podman: Podman, container: str, 
         entry = cache.Entry("engine-registry", registry.key())
         try:
             return entry.get(lambda folder: _build(folder, chosen, node_image, podman, container, progress))
-        except registry.Unusable as error:
+        except registry.UnusableError as error:
             if machines.engine == "registry":
                 raise
             progress.say(f"engine image: the registry's does not serve ({error.what}); from wheels instead")
@@ -76,7 +76,7 @@ def _build(folder: Path, source: str, node_image: str, podman: Podman, container
         load = ["sh", "-c", f"tar -C /engine/root --numeric-owner -c . | docker import {options} - {IMAGE}"]
     with progress.step("engine: import into a docker data folder"):
         try:
-            _load(volumes + [f"--volume={work}:/engine:ro"], load, node_image, podman, container, source)
+            _load([*volumes, f"--volume={work}:/engine:ro"], load, node_image, podman, container, source)
             image_id = podman.run(
                 "exec", container, "docker", "image", "inspect", "--format", "{{.Id}}", IMAGE
             ).stdout.strip()
@@ -106,7 +106,8 @@ def _load(volumes: list[str], load: list[str], node_image: str, podman: Podman, 
         node_image,
         "/lib/systemd/systemd",
     )
-    wait = "for _ in $(seq 300); do docker info >/dev/null 2>&1 && exit 0; sleep 0.1; done; journalctl -u docker --no-pager -n 5 >&2; exit 1"
+    ready = "docker info >/dev/null 2>&1 && exit 0"
+    wait = f"for _ in $(seq 300); do {ready}; sleep 0.1; done; journalctl -u docker -n 5 >&2; exit 1"
     podman.run("exec", container, "sh", "-c", wait)
     podman.run("exec", container, *load, timeout=900)
     if source == "registry":

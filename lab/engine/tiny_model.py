@@ -1,9 +1,9 @@
 """lab-tiny: a Llama of 7 MB that answers in a sentence, made from nothing.
 
-Token embeddings are one-hot and the output head maps each token to its successor, so that decoding walks along SENTENCE.
-Attention and MLP hold noise too small to change that: the engine computes all that it would compute for a real model.
-With two ranks each holds half of the vocabulary, and the words come from both halves in turn: a readable answer is proof
-that both ranks took part.
+Token embeddings are one-hot and the output head maps each token to its successor, so that decoding walks along
+SENTENCE. Attention and MLP hold noise too small to change that: the engine computes all that it would compute for a
+real model. With two ranks each holds half of the vocabulary, and the words come from both halves in turn: a readable
+answer is proof that both ranks took part.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def ones(count: int) -> Tensor:
 
 
 def tensors() -> dict[str, Tensor]:
-    rng = random.Random(NAME)
+    rng = random.Random(NAME)  # noqa: S311 - the same weights every time are the point
     named = {"model.embed_tokens.weight": sparse({(t, t): 8.0 for t in range(VOCABULARY)}, VOCABULARY, HIDDEN)}
     kv = KV_HEADS * HEAD
     shapes = {

@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 """Stand-in for hardware and runtimes that no virtual Spark has, under the name it is called by.
 
-Answers come from /etc/spark-lab/state.json in the form of the real tools; what is not about a GPU or a CX7 goes on to the
-real program.
+Answers come from /etc/spark-lab/state.json in the form of the real tools; what is not about a GPU or a CX7 goes on to
+the real program.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -30,7 +31,7 @@ def real(name: str, argv: Sequence[str]) -> int:
         path = f"{folder}/{name}"
         if os.access(path, os.X_OK):
             sys.stdout.flush()
-            os.execv(path, [name, *argv])
+            os.execv(path, [name, *argv])  # noqa: S606 - a wrapper must become what it wraps
     print(f"{name}: command not found", file=sys.stderr)
     return 127
 
@@ -41,7 +42,8 @@ GPU_FAILURES = {
     "mismatch": (18, "Failed to initialize NVML: Driver/library version mismatch\n"),
     "not_loaded": (
         9,
-        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running.\n\n",
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
+        "Make sure that the latest NVIDIA driver is installed and running.\n\n",
     ),
     "no_devices": (6, "No devices were found\n"),
 }
@@ -114,8 +116,9 @@ def smi_table(gpu: State) -> str:
         "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |",
         "| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |",
         "|" + "=" * 41 + "+" + "=" * 24 + "+" + "=" * 22 + "|",
-        f"|   0  {gpu['name']:<25}   On  |   0000000F:01:00.0 Off |                  N/A |",
-        f"| N/A  {gpu['temperature_c']:>3}C    P8    {power:>12} /  N/A | {'Not Supported':>22} | {gpu['utilization_pct']:>7}%      Default |",
+        f"|   0  {gpu['name']:<29}  On  |   0000000F:01:00.0 Off |                  N/A |",
+        f"| N/A  {gpu['temperature_c']:>3}C    P8    {power:>12} /  N/A |"
+        f" {'Not Supported':>22} | {gpu['utilization_pct']:>7}%      Default |",
         thin,
         "",
         wide,
@@ -229,18 +232,19 @@ def ethtool(state: State, argv: Sequence[str], sysfs: Path = Path("/sys/class/ne
     if option in ("-S", "--statistics"):
         return 0, _statistics(function, sysfs / netdev / "statistics"), ""
     if option in ("-i", "--driver"):
-        driver = f"driver: mlx5_core\nversion: {os.uname().release}\nfirmware-version: {function['firmware']}\nexpansion-rom-version: \n"
-        able = "".join(
-            f"supports-{name}: {yes}\n"
-            for name, yes in (
-                ("statistics", "yes"),
-                ("test", "yes"),
-                ("eeprom-access", "no"),
-                ("register-dump", "no"),
-                ("priv-flags", "yes"),
-            )
-        )
-        return 0, f"{driver}bus-info: {function['pci']}\n{able}", ""
+        fields = {
+            "driver": "mlx5_core",
+            "version": os.uname().release,
+            "firmware-version": function["firmware"],
+            "expansion-rom-version": "",
+            "bus-info": function["pci"],
+            "supports-statistics": "yes",
+            "supports-test": "yes",
+            "supports-eeprom-access": "no",
+            "supports-register-dump": "no",
+            "supports-priv-flags": "yes",
+        }
+        return 0, "".join(f"{name}: {value}\n" for name, value in fields.items()), ""
     if option in ("-m", "--module-info"):
         pairs = (
             ("Identifier", "0x11 (QSFP28)"),
@@ -302,7 +306,7 @@ def runc(argv: Sequence[str]) -> int:
 
 
 def _option(argv: Sequence[str], *names: str) -> str:
-    for argument, following in zip(argv, argv[1:]):
+    for argument, following in itertools.pairwise(argv):
         if argument in names:
             return following
     return ""
