@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,10 +51,12 @@ class ActionModule(ActionBase):
         nodes = [member.node for member in cluster.members]
         in_play = set(variables.get("ansible_play_hosts_all") or ())
         absent = {node: "it is in the inventory and not in this run" for node in nodes if node not in in_play}
-        facts = {node: seen for node in nodes if (seen := _facts(variables, node, registered))}
+        seen = {node: variables["hostvars"][node].get(registered) for node in nodes}
+        facts = {node: found["node"] for node, found in seen.items() if _is_facts(found)}
+        silent = {node: str(found.get("msg")) for node, found in seen.items() if _failed(found)}
         recipe, found = recipe_for(cluster) if purpose == "serve" else (None, [])
         gpu = recipe is None or recipe.gpu
-        plan = build_plan(cluster, facts, _bundle(), purpose=purpose, absent=absent, gpu=gpu)
+        plan = build_plan(cluster, facts, _bundle(), purpose=purpose, absent=absent, silent=silent, gpu=gpu)
         plan["findings"] += [item.as_dict() for item in found]
         if recipe is not None:
             plan = add_serving(plan, *plan_serving(cluster, plan, recipe, facts))
@@ -75,11 +78,12 @@ class ActionModule(ActionBase):
         self._display.display("\n".join([*plan_lines(plan), *map(finding_line, said)]))
 
 
-def _facts(variables: dict[str, Any], node: str, registered: str) -> dict[str, Any] | None:
-    seen = variables["hostvars"][node].get(registered)
-    if not isinstance(seen, dict) or not isinstance(seen.get("node"), dict):
-        return None
-    return cast(dict[str, Any], seen["node"])
+def _is_facts(registered: Any) -> bool:
+    return isinstance(registered, Mapping) and isinstance(registered.get("node"), Mapping)
+
+
+def _failed(registered: Any) -> bool:
+    return isinstance(registered, Mapping) and bool(registered.get("failed") or registered.get("unreachable"))
 
 
 def _bundle() -> Bundle:

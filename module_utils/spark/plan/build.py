@@ -23,14 +23,14 @@ def build_plan(
     *,
     purpose: Purpose,
     absent: Mapping[str, str] | None = None,
+    silent: Mapping[str, str] | None = None,
     gpu: bool = True,
 ) -> Plan:
     """Plan the fabric of ``cluster`` and judge the facts against it.
 
-    ``absent`` are members that are not part of the run, with the reason; ``gpu`` says whether what is to be served
-    needs one. Stopping needs no healthy fabric, so nothing is judged for it.
+    ``absent`` are members that are not part of the run and ``silent`` those that gave no facts, with the reason;
+    ``gpu`` says whether what is to be served needs one. Stopping needs no healthy fabric, so nothing is judged for it.
     """
-    absent = absent or {}
     policy = cluster.policy
     fabric = plan_fabric(cluster, facts_by_node)
     link_check: LinkCheck = {
@@ -59,13 +59,13 @@ def build_plan(
         "bundle": bundle,
     }
     findings = list(cluster.findings)
-    findings += _unseen(cluster, facts_by_node, absent, stopping=purpose == "stop")
+    findings += _unseen(cluster, facts_by_node, absent or {}, silent or {}, stopping=purpose == "stop")
     if purpose != "stop":
         findings += fabric.findings
         findings += host_findings(facts_by_node, policy, purpose=purpose, head=cluster.head.node, gpu=gpu)
         if len(cluster.members) > 1:
             findings += fabric_findings(facts_by_node, cast(Mapping[str, Any], plan), policy)
-            findings += _transport(cluster)
+            findings += _transport(cluster, plan, facts_by_node)
     plan["findings"] = [item.as_dict() for item in findings]
     return plan
 
@@ -104,7 +104,12 @@ def _nodes(cluster: Cluster, fabric: Fabric, facts_by_node: Mapping[str, Facts])
 
 
 def _unseen(
-    cluster: Cluster, facts_by_node: Mapping[str, Facts], absent: Mapping[str, str], *, stopping: bool
+    cluster: Cluster,
+    facts_by_node: Mapping[str, Facts],
+    absent: Mapping[str, str],
+    silent: Mapping[str, str],
+    *,
+    stopping: bool,
 ) -> list[Finding]:
     """Members without facts. A rank that still runs must be stopped also while its peer is away."""
     severity = "warn" if stopping else "fatal"
@@ -125,21 +130,37 @@ def _unseen(
                 finding(
                     "FACTS_MISSING",
                     node=member.node,
-                    found="node_info did not answer for it",
+                    found=silent.get(member.node, "node_info did not answer for it"),
                     expected="the facts of every member",
                 )
             )
     return findings
 
 
-def _transport(cluster: Cluster) -> list[Finding]:
-    if cluster.policy.fabric_transport != "tcp":
-        return []
-    return [
-        finding(
-            "TRANSPORT_TCP",
-            node=cluster.name,
-            found="fabric_transport: tcp",
-            expected="rdma on real Sparks",
-        )
-    ]
+def _transport(cluster: Cluster, plan: Plan, facts_by_node: Mapping[str, Facts]) -> list[Finding]:
+    if cluster.policy.fabric_transport == "tcp":
+        return [
+            finding(
+                "TRANSPORT_TCP",
+                node=cluster.name,
+                found="fabric_transport: tcp",
+                expected="rdma on real Sparks",
+            )
+        ]
+    findings = []
+    for node in plan["nodes"]:
+        facts = facts_by_node.get(node["node"], {})
+        shown = {device["name"] for device in facts.get("netdevs", ())}
+        bare = [rail["netdev"] for rail in node["rails"] if rail["netdev"] in shown and not rail["rdma_device"]]
+        if bare:
+            known = ", ".join(str(device["name"]) for device in facts.get("rdma_devices", ()))
+            findings.append(
+                finding(
+                    "RDMA_DEVICE_MISSING",
+                    node=node["node"],
+                    found=f"{' and '.join(bare)} without an RDMA device",
+                    expected="an RDMA device for each rail",
+                    evidence=[f"RDMA devices: {known or 'none'}"],
+                )
+            )
+    return findings

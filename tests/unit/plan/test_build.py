@@ -17,6 +17,19 @@ def test_a_member_without_facts_stops_the_cluster(pair: Pair) -> None:
     assert said(plan, "FACTS_MISSING")["node"] == "spark-02"
 
 
+def test_a_member_that_failed_is_named_with_its_words(pair: Pair) -> None:
+    del pair["spark-02"]
+    plan = build_plan(cluster_of(), pair, BUNDLE, purpose="fabric", silent={"spark-02": "no route to host"})
+    assert said(plan, "FACTS_MISSING")["found"] == "no route to host"
+
+
+def test_a_rail_without_its_rdma_device(pair: Pair) -> None:
+    pair["spark-02"]["netdevs"][3]["rdma_device"] = None
+    item = said(plan_for(cluster_of(), pair), "RDMA_DEVICE_MISSING")
+    assert (item["node"], item["found"]) == ("spark-02", "enP2p1s0f0np0 without an RDMA device")
+    assert "RDMA_DEVICE_MISSING" not in codes(plan_for(cluster_of(fabric_transport="tcp"), pair))
+
+
 def test_a_member_outside_the_run_is_named_as_that(pair: Pair) -> None:
     del pair["spark-02"]
     plan = build_plan(cluster_of(), pair, BUNDLE, purpose="fabric", absent={"spark-02": "it is not in this run"})
