@@ -66,102 +66,71 @@ class Run:
         return sorted(line.split()[2] for line in self.text.splitlines() if "msg: through" in line)
 
 
-@pytest.fixture
-def play(tmp_path: Path, pair: Pair) -> Any:
-    """Runs PLAY on two pairs, of which the second may be changed."""
-
-    def run(*arguments: str, second: dict[str, Any] | None = None, facts: Pair | None = None) -> Run:
-        hosts = {}
-        for name, seen in (facts or pair).items():
-            hosts[name] = {"preflight_node": {"node": seen}}
-            hosts[name.replace("spark", "other")] = {"preflight_node": {"node": seen}}
-        shared = {"ansible_connection": "local", "ansible_user": "nvidia", "model": "lab-tiny"}
-        inventory = {
-            "spark": {
-                "vars": shared,
-                "children": {
-                    name: {
-                        "vars": {"cluster_name": name, **more},
-                        "hosts": {host: values for host, values in hosts.items() if host.startswith(prefix)},
-                    }
-                    for name, prefix, more in (("pair_a", "spark", {}), ("pair_b", "other", second or {}))
-                },
-            }
+def play(folder: Path, facts: Pair, clusters: dict[str, dict[str, Any]], *arguments: str) -> Run:
+    """Runs PLAY on one pair per cluster, with the variables of each. ``pair_a`` has the hosts ``a-01`` and ``a-02``."""
+    children = {
+        name: {
+            "vars": {"cluster_name": name, **variables},
+            "hosts": {
+                host.replace("spark", name[-1]): {"preflight_node": {"node": seen}} for host, seen in facts.items()
+            },
         }
-        (tmp_path / "hosts.yml").write_text(json.dumps(inventory))
-        (tmp_path / "play.yml").write_text(PLAY)
-        return Run(["-i", str(tmp_path / "hosts.yml"), str(tmp_path / "play.yml"), *arguments], tmp_path)
-
-    return run
-
-
-def test_two_healthy_pairs_go_through(play: Any) -> None:
-    done = play()
-    assert done.rc == 0, done.text
-    assert done.through() == ["other-01", "other-02", "spark-01", "spark-02"]
-    assert "through spark-02 1 of pair_a, 2" in done.text
-    assert done.text.count("pair_a: 2 nodes, rdma over") == 1, "a plan is shown once"
+        for name, variables in clusters.items()
+    }
+    shared = {"ansible_connection": "local", "ansible_user": "nvidia"}
+    (folder / "hosts.yml").write_text(json.dumps({"spark": {"vars": shared, "children": children}}))
+    (folder / "play.yml").write_text(PLAY)
+    return Run(["-i", str(folder / "hosts.yml"), str(folder / "play.yml"), *arguments], folder)
 
 
-def test_one_bad_pair_never_fails_the_other(play: Any) -> None:
-    done = play(second={"fabric_mtu": 900})
+def test_one_bad_pair_never_fails_another(tmp_path: Path, pair: Pair) -> None:
+    """Of four pairs one is healthy, one has a bad variable, one member fails later, and one is there by half."""
+    clusters: dict[str, dict[str, Any]] = {
+        "pair_a": {},
+        "pair_b": {"fabric_mtu": 900},
+        "pair_c": {"burning": "c-02"},
+        "pair_d": {},
+    }
+    done = play(tmp_path, pair, clusters, "-l", "pair_a,pair_b,pair_c,d-01")
     assert done.rc == 2
-    assert done.through() == ["spark-01", "spark-02"]
+    assert done.through() == ["a-01", "a-02"]
+    assert "through a-02 1 of pair_a, 2" in done.text
+    assert done.text.count("pair_a: 2 nodes, rdma over") == 1, "a plan is shown once"
     assert "VARIABLE_INVALID on pair_b" in done.text
-
-
-def test_a_member_that_fails_takes_its_peer_along_and_is_named_with_its_words(play: Any) -> None:
-    done = play("-e", "burning=other-02")
-    assert done.through() == ["spark-01", "spark-02"]
-    assert "MEMBER_STOPPED on other-02" in done.text
+    assert "MEMBER_STOPPED on c-02" in done.text
     assert "found:    the cable is on fire" in done.text
-    assert "Cure what other-02 reported" in done.text
+    assert "Cure what c-02 reported" in done.text
+    assert "CLUSTER_INCOMPLETE on d-02" in done.text
 
 
-def test_half_a_pair_is_refused_and_a_whole_one_is_not(play: Any) -> None:
-    done = play("-l", "pair_a,other-01")
-    assert done.through() == ["spark-01", "spark-02"]
-    assert "CLUSTER_INCOMPLETE on other-02" in done.text
-
-
-def test_half_a_pair_can_be_stopped(play: Any) -> None:
-    done = play("-l", "spark-01", "-e", "purpose=stop")
+def test_half_a_pair_can_be_stopped(tmp_path: Path, pair: Pair) -> None:
+    done = play(tmp_path, pair, {"pair_a": {}}, "-l", "a-01", "-e", "purpose=stop")
     assert done.rc == 0, done.text
-    assert done.through() == ["spark-01"]
+    assert done.through() == ["a-01"]
 
 
-def test_a_model_is_planned_and_shown_with_its_command_lines(play: Any, pair: Pair) -> None:
-    for facts in pair.values():
-        facts["weights"]["bytes"] = 2_900_000
-        facts["weights"]["present"] = True
-    done = play("-e", "purpose=serve", "-l", "pair_a", "-e", "fabric_transport=tcp", facts=pair)
-    assert done.rc == 0, done.text
+def test_a_model_is_shown_with_its_command_lines_or_refused_with_its_sum(tmp_path: Path, pair: Pair) -> None:
+    clusters = {
+        "pair_a": {"model": "lab-tiny", "fabric_transport": "tcp"},
+        "pair_b": {"model": "qwen3-coder-480b"},
+        "pair_c": {"model": "gpt-5"},
+    }
+    done = play(tmp_path, pair, clusters, "-e", "purpose=serve")
+    assert done.through() == ["a-01", "a-02"]
     assert "rank 1 runs: GLOO_SOCKET_IFNAME=enp1s0f0np0" in done.text
     assert "--entrypoint vllm spark-lab/vllm-cpu:0.32.0 serve /models/lab-tiny" in done.text
-
-
-def test_a_model_that_is_too_large_is_refused_with_the_sum(play: Any) -> None:
-    done = play("-e", "purpose=serve", "-e", "model=qwen3-coder-480b", "-l", "pair_a")
-    assert done.through() == []
     assert "273 GB = 254.3 GiB of weights / 2 = 127.1 GiB per node" in done.text
+    assert "MODEL_UNKNOWN on pair_c" in done.text
+    assert "Use -e model= with one of: deepseek-v4-flash, lab-tiny, qwen3" in done.text
 
 
 # What is checked before any of this
 
 
-@pytest.fixture
-def boilerplate(tmp_path: Path) -> Any:
-    def run(inventory: Any, *arguments: str) -> Run:
-        path = tmp_path / "hosts.yml"
-        if inventory is not None:
-            path.write_text(yaml.safe_dump(inventory))
-        return Run(["-i", str(path), str(PROJECT / "playbooks" / "boilerplate.yml"), *arguments], tmp_path)
-
-    return run
-
-
-def pair_with(**variables: Any) -> dict[str, Any]:
-    return {"spark": {"hosts": {"a": None, "b": None}, "vars": {"cluster_name": "pair", **variables}}}
+def boilerplate(folder: Path, inventory: Any, *arguments: str) -> Run:
+    path = folder / "inventory.yml"
+    path.write_text(yaml.safe_dump(inventory))
+    return Run(["-i", str(path), str(PROJECT / "playbooks" / "boilerplate.yml"), *arguments], folder)
 
 
 def test_the_inventory_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
@@ -173,8 +142,8 @@ def test_the_inventory_that_is_not_there_is_one_clear_error(tmp_path: Path) -> N
     assert "cp -r inventory/sample inventory/cluster" in done.text
 
 
-def test_an_inventory_without_the_group(boilerplate: Any) -> None:
-    done = boilerplate({"all": {"hosts": {"a": None}}})
+def test_an_inventory_without_the_group(tmp_path: Path) -> None:
+    done = boilerplate(tmp_path, {"all": {"hosts": {"a": None}}})
     assert done.rc != 0
     assert "GROUP_EMPTY" in done.text
 
@@ -187,17 +156,19 @@ def test_the_sample_passes(tmp_path: Path) -> None:
     assert "GROUP_EMPTY" not in done.text
 
 
-def test_bad_variables_are_named_all_at_once(boilerplate: Any) -> None:
-    done = boilerplate(pair_with(fabric_mtu="{{ nobody_knows }}", api_port=80, fabric_mtus=1), "-e", "gid_mode=three")
+def test_bad_variables_are_named_all_at_once(tmp_path: Path) -> None:
+    variables = {"cluster_name": "pair", "fabric_mtu": "{{ nobody_knows }}", "api_port": 80, "fabric_mtus": 1}
+    inventory = {
+        "spark": {
+            "hosts": {"lonely": None},
+            "children": {"pair": {"hosts": {"a": None, "b": None}, "vars": variables}},
+        }
+    }
+    done = boilerplate(tmp_path, inventory, "-e", "gid_mode=three")
     assert done.rc != 0
     assert "fabric_mtu is a template that fails (" in done.text
     assert "api_port is 80" in done.text
     assert "gid_mode is 'three'" in done.text
     assert "VARIABLE_UNKNOWN on pair" in done.text
-
-
-def test_a_host_without_a_cluster_is_named(boilerplate: Any) -> None:
-    done = boilerplate({"spark": {"hosts": {"lonely": None}}})
-    assert done.rc != 0
     assert "VARIABLE_INVALID on lonely" in done.text
     assert "cluster_name is not set" in done.text
