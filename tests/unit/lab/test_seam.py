@@ -150,7 +150,7 @@ def test_clamp_lowers_what_cannot_be_had(tmp_path: Path, monkeypatch: pytest.Mon
     seam.clamp(file, "process")
     assert json.loads(file.read_text()) == spec
     monkeypatch.setattr(seam, "may_raise", lambda: False)
-    monkeypatch.setattr(seam.resource, "getrlimit", lambda which: (4096, 8192))
+    monkeypatch.setattr("resource.getrlimit", lambda which: (4096, 8192))
     seam.clamp(file, "process")
     assert json.loads(file.read_text())["process"]["rlimits"] == [
         {"type": "RLIMIT_MEMLOCK", "hard": 8192, "soft": 8192}
