@@ -95,7 +95,7 @@ def _build(folder: Path, source: str, node_image: str, podman: Podman, container
 def _load(volumes: list[str], load: list[str], node_image: str, podman: Podman, container: str, source: str) -> None:
     """Start a throwaway node and let its Docker take the image."""
     podman.remove(container)
-    options = ["--privileged", "--systemd=always", "--network=none", "--dns=none", f"--pids-limit={podman.pids_limit}"]
+    options = ["--privileged", "--systemd=always", "--network=none", f"--pids-limit={podman.pids_limit}"]
     podman.run(
         "run",
         "--detach",

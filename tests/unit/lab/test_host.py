@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 from pathlib import Path
 
@@ -124,7 +125,7 @@ def test_limits_are_asked_for_only_where_they_cannot_be_raised(monkeypatch: pyte
     monkeypatch.setattr(host, "has_capability", lambda number: False)
     monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 20000))
     assert host.container_ulimits() == ["--ulimit=nofile=20000:20000", "--ulimit=nproc=20000:20000"]
-    monkeypatch.setattr("resource.getrlimit", lambda which: (1024, host.resource.RLIM_INFINITY))
+    monkeypatch.setattr("resource.getrlimit", lambda which: (1024, resource.RLIM_INFINITY))
     assert host.container_ulimits() == ["--ulimit=nofile=1048576:1048576", "--ulimit=nproc=32768:32768"]
 
 
