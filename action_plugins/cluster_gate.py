@@ -44,8 +44,18 @@ class ActionModule(ActionBase):
         stopping = fatal([*planned, *missing])
         result["findings"] = [item.as_dict() for item in missing]
         if stopping:
-            result.update(failed=True, msg="\n".join(render(item) for item in stopping))
+            result.update(failed=True, msg=_message(plan, variables, stopping))
         return result
+
+
+def _message(plan: Mapping[str, Any], variables: dict[str, Any], stopping: list[Finding]) -> str:
+    """The findings in full on the cluster's first host, and only what they are on its others."""
+    active = set(variables.get("ansible_play_hosts") or ())
+    first = next((node["node"] for node in plan["nodes"] if node["node"] in active), None)
+    if first in (None, variables["inventory_hostname"]):
+        return "\n".join(render(item) for item in stopping)
+    short = ", ".join(f"{item.code} on {item.node}" for item in stopping)
+    return f"{plan['name']} stops: {short} (in full on {first})"
 
 
 def _missing(plan: Mapping[str, Any], variables: dict[str, Any]) -> list[Finding]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from .conftest import Pair
+from .conftest import MODELS, Pair
 
 PROJECT = Path(__file__).resolve().parents[3]
 PLAY = """
@@ -31,7 +31,9 @@ PLAY = """
       register: first_step
     - cluster_gate:
     - ansible.builtin.debug:
-        msg: "through {{ me.node }} {{ me.rank }} of {{ cluster.name }}, {{ cluster.nodes | length }}"
+        msg:
+          - "through {{ me.node }} {{ me.rank }} of {{ cluster.name }}, {{ cluster.nodes | length }}"
+          - "last argument: {{ me.serving.argv[-1] if me.serving else 'none' }}"
 """
 
 
@@ -63,7 +65,7 @@ class Run:
         self.rc, self.text = done.returncode, done.stdout + done.stderr
 
     def through(self) -> list[str]:
-        return sorted(line.split()[2] for line in self.text.splitlines() if "msg: through" in line)
+        return sorted(line.split()[2] for line in self.text.splitlines() if "- through" in line)
 
 
 def play(folder: Path, facts: Pair, clusters: dict[str, dict[str, Any]], *arguments: str) -> Run:
@@ -100,6 +102,7 @@ def test_one_bad_pair_never_fails_another(tmp_path: Path, pair: Pair) -> None:
     assert "MEMBER_STOPPED on c-02" in done.text
     assert "found:    the cable is on fire" in done.text
     assert "Cure what c-02 reported" in done.text
+    assert "pair_b stops: VARIABLE_INVALID on pair_b (in full on b-01)" in done.text
     assert "CLUSTER_INCOMPLETE on d-02" in done.text
 
 
@@ -110,8 +113,12 @@ def test_half_a_pair_can_be_stopped(tmp_path: Path, pair: Pair) -> None:
 
 
 def test_a_model_is_shown_with_its_command_lines_or_refused_with_its_sum(tmp_path: Path, pair: Pair) -> None:
+    recipe = yaml.safe_load((MODELS / "lab-tiny.yml").read_text())
+    recipe["name"] = "mine"
+    recipe["serve"]["flags"] += ["--chat-template", "{{ 7 * 7 }} $(id)"]
+    (tmp_path / "mine.yml").write_text(yaml.safe_dump(recipe))
     clusters = {
-        "pair_a": {"model": "lab-tiny", "fabric_transport": "tcp"},
+        "pair_a": {"model": "mine", "spark_models_path": [str(tmp_path)], "fabric_transport": "tcp"},
         "pair_b": {"model": "qwen3-coder-480b"},
         "pair_c": {"model": "gpt-5"},
     }
@@ -119,6 +126,7 @@ def test_a_model_is_shown_with_its_command_lines_or_refused_with_its_sum(tmp_pat
     assert done.through() == ["a-01", "a-02"]
     assert "rank 1 runs: GLOO_SOCKET_IFNAME=enp1s0f0np0" in done.text
     assert "--entrypoint vllm spark-lab/vllm-cpu:0.32.0 serve /models/lab-tiny" in done.text
+    assert "last argument: {{ 7 * 7 }} $(id)" in done.text, "no text of a recipe is a template"
     assert "273 GB = 254.3 GiB of weights / 2 = 127.1 GiB per node" in done.text
     assert "MODEL_UNKNOWN on pair_c" in done.text
     assert "Use -e model= with one of: deepseek-v4-flash, lab-tiny, qwen3" in done.text
