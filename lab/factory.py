@@ -48,7 +48,8 @@ R=$1
 chroot "$R" useradd --create-home --shell /bin/bash --uid {USER_ID} --user-group --groups sudo,docker {user}
 echo '{user}:{LAB_PASSWORD}' | chroot "$R" chpasswd
 install -d -m 0755 "$R/etc/ssh/sshd_config.d" "$R/etc/NetworkManager/conf.d" "$R/etc/spark-lab"
-printf 'PasswordAuthentication no\\nPermitRootLogin prohibit-password\\nUseDNS no\\n' > "$R/etc/ssh/sshd_config.d/10-spark.conf"
+printf 'PasswordAuthentication no\\nPermitRootLogin prohibit-password\\nUseDNS no\\n' \
+> "$R/etc/ssh/sshd_config.d/10-spark.conf"
 printf '[main]\\nno-auto-default=*\\n' > "$R/etc/NetworkManager/conf.d/10-spark.conf"
 rm -f "$R"/etc/ssh/ssh_host_* "$R"/etc/netplan/* "$R/etc/hostname" "$R/etc/resolv.conf" \
 "$R"/var/lib/apt/lists/*_* "$R/var/lib/dbus/machine-id"
