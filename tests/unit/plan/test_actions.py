@@ -117,7 +117,7 @@ def test_a_model_is_shown_with_its_command_lines_or_refused_with_its_sum(tmp_pat
     recipe["name"] = "mine"
     recipe["serve"]["flags"] += ["--chat-template", "{{ 7 * 7 }} $(id)"]
     (tmp_path / "mine.yml").write_text(yaml.safe_dump(recipe))
-    clusters = {
+    clusters: dict[str, dict[str, Any]] = {
         "pair_a": {"model": "mine", "spark_models_path": [str(tmp_path)], "fabric_transport": "tcp"},
         "pair_b": {"model": "qwen3-coder-480b"},
         "pair_c": {"model": "gpt-5"},
