@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 KEY_LENGTH = 16
@@ -33,6 +35,18 @@ def key_of_files(paths: Iterable[Path], *parts: bytes | str) -> str:
     return key(*named, *parts)
 
 
+@contextmanager
+def locked(path: Path, busy: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold a lock file; `busy` is called once when somebody else holds it, and then it is waited for."""
+    with open(path, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            busy()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 class Entry:
     """One cached folder, e.g. engine-0123456789abcdef. It exists whole or not at all."""
 
@@ -48,6 +62,10 @@ class Entry:
         if self.present():
             return self.path
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(self.path.parent / f".{self.kind}.lock"):
+            return self.path if self.present() else self._build(build)
+
+    def _build(self, build: Callable[[Path], None]) -> Path:
         work = Path(tempfile.mkdtemp(prefix=f".{self.kind}-", dir=self.path.parent))
         try:
             build(work)

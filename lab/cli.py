@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from lab import machines as machines_file
+from lab.cache import locked
 from lab.errors import LabError
 from lab.machines import Machines
 from lab.pair import Pair
@@ -88,14 +89,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _act(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     machines = machines_file.load(options.machines)
-    pair = pair_of(machines, Progress())
+    progress = Progress()
+    pair = pair_of(machines, progress)
     command = options.command
     if command in pair.root_commands and os.geteuid():
         return as_root(arguments)
-    if command in ("up", "down", "reset"):
-        getattr(pair, command)()
-    elif command in ("reboot", "crash"):
-        getattr(pair, command)(machines.node(options.node).name)
+    if command in ("up", "down", "reset", "reboot", "crash"):
+        arguments = [machines.node(options.node).name] if "node" in options else []
+        lock = PROJECT / ".lab" / f"{machines.name}.lock"
+        lock.parent.mkdir(exist_ok=True)
+        with locked(lock, lambda: progress.say("waiting for another lab command on this pair to end")):
+            getattr(pair, command)(*arguments)
     elif command == "status":
         status = pair.status()
         print(json.dumps(status, indent=2))
