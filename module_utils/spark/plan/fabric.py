@@ -67,7 +67,7 @@ def plan_fabric(cluster: Cluster, facts_by_node: Mapping[str, Facts]) -> Fabric:
     functions: dict[str, list[Function]] = {}
     for member in cluster.members:
         wanted = [f"{address}/{prefix}" for address, prefix in _addresses(policy, member.rank)]
-        chosen, unsure = choose_functions(facts_by_node.get(member.node, {}), policy, wanted)
+        chosen, unsure = choose_functions(facts_by_node.get(member.node, {}), member.netdevs, wanted)
         functions[member.node] = chosen
         if unsure:
             findings.append(
@@ -103,7 +103,7 @@ def plan_fabric(cluster: Cluster, facts_by_node: Mapping[str, Facts]) -> Fabric:
     return Fabric(rail_subnets, address_range, nodes, findings)
 
 
-def choose_functions(facts: Facts, policy: Policy, wanted: Sequence[str]) -> tuple[list[Function], str]:
+def choose_functions(facts: Facts, named: Sequence[str], wanted: Sequence[str]) -> tuple[list[Function], str]:
     """The functions of a node in the order of the rails, and why that was a guess (empty if it was none).
 
     Named ones are taken as they are named, also where the node does not show them. Otherwise the port counts that has
@@ -111,12 +111,9 @@ def choose_functions(facts: Facts, policy: Policy, wanted: Sequence[str]) -> tup
     domain unless their addresses say that the rails are the other way round.
     """
     devices = {str(device["name"]): device for device in facts.get("netdevs", ())}
-    if policy.fabric_netdevs:
-        named = [
-            Function(name, (0, 0, 0), index, devices.get(name, {})) for index, name in enumerate(policy.fabric_netdevs)
-        ]
-        return named, ""
-    count = len(policy.fabric_subnets)
+    if named:
+        return [Function(name, (0, 0, 0), index, devices.get(name, {})) for index, name in enumerate(named)], ""
+    count = len(wanted)
     ports: dict[tuple[int, int, int], list[Function]] = {}
     for function in filter(None, (_function(device) for device in devices.values())):
         ports.setdefault(function.port, []).append(function)

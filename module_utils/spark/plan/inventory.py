@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..findings import Finding, finding
-from .policy import RANK_ALLOWED, VARIABLES, Policy, VariableError, misspelt, read_rank
+from .policy import HOST_VARIABLES, RANK_ALLOWED, VARIABLES, Policy, VariableError, misspelt, read_rank
 
 Variables = Mapping[str, Any]
 
@@ -16,13 +16,15 @@ Variables = Mapping[str, Any]
 class Member:
     """A host of the cluster.
 
-    ``user`` is who the controller logs in as; the weights lie in that user's home by default.
+    ``user`` is who the controller logs in as; the weights lie in that user's home by default. ``netdevs`` are the
+    functions that the inventory names, none if they are to be discovered.
     """
 
     node: str
     rank: int
     management_address: str
     user: str
+    netdevs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,23 @@ def read_cluster(name: str, hosts: Sequence[tuple[str, Variables]], *, default_u
         )
     ranks, rank_findings = _ranks(name, hosts)
     findings += rank_findings
+    netdevs: dict[str, tuple[str, ...]] = {}
+    for host, variables in hosts:
+        own, own_errors = Policy.read({**variables, "cluster_name": name})
+        netdevs[host] = own.fabric_netdevs
+        if host != hosts[0][0]:
+            findings += [
+                _invalid(host, error)
+                for error in own_errors
+                if set(error.variable.split(" and ")) & set(HOST_VARIABLES)
+            ]
     members = [
         Member(
             host,
             ranks[host],
             str(variables.get("ansible_host") or host),
             str(variables.get("ansible_user") or variables.get("ansible_ssh_user") or default_user),
+            netdevs[host],
         )
         for host, variables in hosts
     ]
@@ -109,6 +122,8 @@ def _invalid(node: str, error: VariableError) -> Finding:
 def _differing(name: str, hosts: Sequence[tuple[str, Variables]]) -> list[Finding]:
     findings = []
     for variable in VARIABLES:
+        if variable in HOST_VARIABLES:
+            continue
         given = {host: variables.get(variable) for host, variables in hosts}
         first = given[hosts[0][0]]
         if all(value == first for value in given.values()):

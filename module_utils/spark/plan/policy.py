@@ -168,13 +168,16 @@ def _path_list(value: Any) -> tuple[str, ...]:
     return tuple(_text(item) for item in _items(value))
 
 
-def _variable(default: Any, read: Callable[[Any], Any], allowed: str, example: str, reason: str) -> Any:
-    return field(default=default, metadata={"read": read, "allowed": allowed, "example": example, "reason": reason})
+def _variable(
+    default: Any, read: Callable[[Any], Any], allowed: str, example: str, reason: str, *, scope: str = "cluster"
+) -> Any:
+    about = {"read": read, "allowed": allowed, "example": example, "reason": reason, "scope": scope}
+    return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The variables of one cluster, checked. Its members agree in all of them; only ``rank`` is per host."""
+    """The variables of one cluster, checked. Its members agree in all but ``rank`` and ``fabric_netdevs``."""
 
     cluster_name: str = _variable(
         "",
@@ -219,7 +222,8 @@ class Policy:
         "network device names, one per subnet in the order of the rails; empty discovers them",
         "fabric_netdevs: [enp1s0f0np0, enP2p1s0f0np0]",
         "The names and the port in use differ by machine and by cable, so they are discovered. Name them where "
-        "discovery cannot decide.",
+        "discovery cannot decide; a host may have its own.",
+        scope="host",
     )
     fabric_mtu: int = _variable(
         1500,
@@ -449,6 +453,7 @@ class Policy:
 
 
 VARIABLES: tuple[str, ...] = tuple(item.name for item in fields(Policy))
+HOST_VARIABLES: tuple[str, ...] = tuple(item.name for item in fields(Policy) if item.metadata["scope"] == "host")
 RANK_ALLOWED = "a whole number from 0 to 63; together the hosts of a cluster have 0, 1, 2 ... without gaps"
 
 
@@ -472,7 +477,7 @@ def describe() -> list[Described]:
     rows = [
         Described(
             item.name,
-            "cluster",
+            item.metadata["scope"],
             "required" if item.name == "cluster_name" else _plain(item.default),
             item.metadata["allowed"],
             item.metadata["example"],

@@ -107,6 +107,14 @@ def test_named_devices_overrule_discovery_and_may_be_missing(pair: Pair) -> None
     assert "FABRIC_FUNCTION_MISSING" in codes(plan, "fatal")
 
 
+def test_each_node_may_have_names_of_its_own(pair: Pair) -> None:
+    own = {"spark-02": {"fabric_netdevs": ["enp1s0f1np1", "enP2p1s0f1np1"]}}
+    plan = plan_for(cluster_with(("spark-01", "spark-02"), own=own), pair)
+    assert [rail["netdev"] for rail in plan["nodes"][0]["rails"]] == ["enp1s0f0np0", "enP2p1s0f0np0"]
+    assert [rail["netdev"] for rail in plan["nodes"][1]["rails"]] == ["enp1s0f1np1", "enP2p1s0f1np1"]
+    assert "VARIABLES_DIFFER" not in codes(plan)
+
+
 def test_functions_with_other_names_are_known_by_driver_and_pci_address(pair: Pair) -> None:
     for facts in pair.values():
         for index, device in enumerate(facts["netdevs"]):

@@ -56,6 +56,12 @@ def test_members_must_agree() -> None:
     assert found(cluster_with(("a", "b"), fabric_mtu=9000)) == []
 
 
+def test_a_bad_name_of_one_host_is_blamed_on_it() -> None:
+    (item,) = cluster_with(("a", "b"), own={"b": {"fabric_netdevs": ["enp1s0f0np0"]}}).findings
+    assert (item.code, item.node) == ("VARIABLE_INVALID", "b")
+    assert "1 devices and 2 subnets" in item.found
+
+
 def test_homes_of_different_users_need_a_common_folder() -> None:
     own = {"a": {"ansible_user": "ann"}, "b": {"ansible_user": "ben"}}
     assert [code for code, _ in found(cluster_with(("a", "b"), own=own))] == ["VARIABLES_DIFFER"]
