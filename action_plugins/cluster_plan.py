@@ -56,7 +56,16 @@ class ActionModule(ActionBase):
         silent = {node: str(found.get("msg")) for node, found in seen.items() if _failed(found)}
         recipe, found = recipe_for(cluster) if purpose == "serve" else (None, [])
         gpu = recipe is None or recipe.gpu
-        plan = build_plan(cluster, facts, _bundle(), purpose=purpose, absent=absent, silent=silent, gpu=gpu)
+        plan = build_plan(
+            cluster,
+            facts,
+            _bundle(),
+            purpose=purpose,
+            absent=absent,
+            silent=silent,
+            gpu=gpu,
+            check_mode=bool(self._task.check_mode),
+        )
         plan["findings"] += [item.as_dict() for item in found]
         if recipe is not None:
             plan = add_serving(plan, *plan_serving(cluster, plan, recipe, facts))

@@ -84,6 +84,13 @@ CODES: tuple[Code, ...] = (
         "If the peers do not answer, name the functions of the cabled port: fabric_netdevs: [{example}]",
     ),
     Code(
+        "FABRIC_NOT_SET_UP",
+        "fatal",
+        "The rails have no addresses yet",
+        "The ranks meet, and the weights travel, over addresses that site.yml sets and proves.",
+        "Run site.yml for this cluster first.",
+    ),
+    Code(
         "TRANSPORT_TCP",
         "warn",
         "The ranks talk over TCP, not RDMA",

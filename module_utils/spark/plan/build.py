@@ -25,11 +25,13 @@ def build_plan(
     absent: Mapping[str, str] | None = None,
     silent: Mapping[str, str] | None = None,
     gpu: bool = True,
+    check_mode: bool = False,
 ) -> Plan:
     """Plan the fabric of ``cluster`` and judge the facts against it.
 
     ``absent`` are members that are not part of the run and ``silent`` those that gave no facts, with the reason;
     ``gpu`` says whether what is to be served needs one. Stopping needs no healthy fabric, so nothing is judged for it.
+    In check mode a fabric that is not there yet is what a real run of site.yml would have made.
     """
     policy = cluster.policy
     fabric = plan_fabric(cluster, facts_by_node)
@@ -66,6 +68,8 @@ def build_plan(
         if len(cluster.members) > 1:
             findings += fabric_findings(facts_by_node, cast(Mapping[str, Any], plan), policy)
             findings += _transport(cluster, plan, facts_by_node)
+        if purpose == "serve":
+            findings += _not_set_up(plan, facts_by_node, check_mode=check_mode)
     plan["findings"] = [item.as_dict() for item in findings]
     return plan
 
@@ -161,6 +165,22 @@ def _transport(cluster: Cluster, plan: Plan, facts_by_node: Mapping[str, Facts])
                     found=f"{' and '.join(bare)} without an RDMA device",
                     expected="an RDMA device for each rail",
                     evidence=[f"RDMA devices: {known or 'none'}"],
+                )
+            )
+    return findings
+
+
+def _not_set_up(plan: Plan, facts_by_node: Mapping[str, Facts], *, check_mode: bool) -> list[Finding]:
+    findings = []
+    for node in plan["nodes"]:
+        bare = [f"{rail['netdev']} lacks {rail['address']}" for rail in node["rails"] if not rail["adopted"]]
+        if bare and node["node"] in facts_by_node:
+            findings.append(
+                finding(
+                    "NOT_PROVEN_IN_CHECK_MODE" if check_mode else "FABRIC_NOT_SET_UP",
+                    node=node["node"],
+                    found=", ".join(bare),
+                    expected="the planned address on every rail",
                 )
             )
     return findings

@@ -31,6 +31,19 @@ def pair() -> Pair:
     return copy.deepcopy(facts)
 
 
+@pytest.fixture
+def ready(pair: Pair) -> Pair:
+    """The same two nodes after site.yml: the rails have their addresses, the orphan is gone."""
+    for index, facts in enumerate(pair.values()):
+        for device in facts["netdevs"]:
+            subnet = {"enp1s0f0np0": 200, "enP2p1s0f0np0": 201}.get(device["name"])
+            if subnet:
+                device["addresses"] = [f"192.168.{subnet}.{12 + index}/24"]
+        files = facts["netplan"]["files"]
+        facts["netplan"]["files"] = [file for file in files if file["class"] != "orphan_nul"]
+    return pair
+
+
 def cluster_of(**variables: Any) -> Cluster:
     """The sample inventory's pair with other variables."""
     return cluster_with(("spark-01", "spark-02"), **variables)

@@ -112,7 +112,7 @@ def test_half_a_pair_can_be_stopped(tmp_path: Path, pair: Pair) -> None:
     assert done.through() == ["a-01"]
 
 
-def test_a_model_is_shown_with_its_command_lines_or_refused_with_its_sum(tmp_path: Path, pair: Pair) -> None:
+def test_a_model_is_shown_with_its_command_lines_or_refused_with_its_sum(tmp_path: Path, ready: Pair) -> None:
     recipe = yaml.safe_load((MODELS / "lab-tiny.yml").read_text())
     recipe["name"] = "mine"
     recipe["serve"]["flags"] += ["--chat-template", "{{ 7 * 7 }} $(id)"]
@@ -122,7 +122,7 @@ def test_a_model_is_shown_with_its_command_lines_or_refused_with_its_sum(tmp_pat
         "pair_b": {"model": "qwen3-coder-480b"},
         "pair_c": {"model": "gpt-5"},
     }
-    done = play(tmp_path, pair, clusters, "-e", "purpose=serve")
+    done = play(tmp_path, ready, clusters, "-e", "purpose=serve")
     assert done.through() == ["a-01", "a-02"]
     assert "rank 1 runs: GLOO_SOCKET_IFNAME=enp1s0f0np0" in done.text
     assert "--entrypoint vllm spark-lab/vllm-cpu:0.32.0 serve /models/lab-tiny" in done.text

@@ -48,6 +48,18 @@ def test_half_a_pair_can_be_stopped() -> None:
     assert codes(plan, "warn") == ["CLUSTER_INCOMPLETE"]
 
 
+def test_serving_needs_the_fabric_that_site_makes(ready: Pair) -> None:
+    recipe = recipe_of("deepseek-v4-flash")
+    assert "FABRIC_NOT_SET_UP" not in codes(plan_for(cluster_of(), ready, recipe))
+    ready["spark-02"]["netdevs"][3]["addresses"] = []
+    item = said(plan_for(cluster_of(), ready, recipe), "FABRIC_NOT_SET_UP")
+    assert (item["severity"], item["found"]) == ("fatal", "enP2p1s0f0np0 lacks 192.168.201.13")
+    assert "FABRIC_NOT_SET_UP" not in codes(plan_for(cluster_of(), ready))
+    checked = build_plan(cluster_of(), ready, BUNDLE, purpose="serve", check_mode=True)
+    assert codes(checked, "fatal") == []
+    assert said(checked, "NOT_PROVEN_IN_CHECK_MODE")["node"] == "spark-02"
+
+
 def test_a_unit_in_the_way_is_in_the_plan(pair: Pair) -> None:
     unit = {
         "name": "vllm.service",

@@ -13,6 +13,12 @@ from ansible.module_utils.spark.plan.types import CONFIG_LABEL, SECRET_CONFIG_PA
 
 from .conftest import FIXTURES, GIB, Pair, cluster_of, cluster_with, codes, plan_for, recipe_of, said
 
+
+@pytest.fixture
+def pair(ready: Pair) -> Pair:
+    return ready
+
+
 GOLDEN = FIXTURES / "deepseek-v4-flash.plan.json"
 
 
