@@ -289,6 +289,21 @@ def check_gids(
     return found, indexes, {str(variable): str(next(iter(indexes.values())))}
 
 
+def check_room(place: Place, plan: Mapping[str, Any], settle_s: float) -> list[Finding]:
+    """Whether name, ports and memory are free. A running container of ours holds them, and is replaced at the start."""
+    node = str(plan["node"])
+    try:
+        existing = container(place)
+    except OSError as error:
+        expected = "docker container inspect answers"
+        return [finding("DOCKER_SILENT", node=node, found=str(error), expected=expected)]
+    said = check_name(node, existing)
+    if existing is None or not existing["running"]:
+        said += check_ports(place, node, plan.get("ports") or ())
+        said += check_memory(place, node, int(plan.get("memory_bytes") or 0), settle_s)
+    return said
+
+
 def prestart(
     plan: Mapping[str, Any], place: Place = HERE, *, replacing: bool = False
 ) -> tuple[list[Finding], dict[str, Any]]:
@@ -311,11 +326,7 @@ def prestart(
     if plan.get("api_key_file") and plan.get("role") == "head":
         said += read_api_key(place, node, str(plan["api_key_file"]))[0]
     if not replacing and not any(f.code == "DOCKER_SILENT" for f in said):
-        existing = container(place)
-        said += check_name(node, existing)
-        if existing is None or not existing["running"]:
-            said += check_ports(place, node, plan.get("ports") or ())
-            said += check_memory(place, node, int(plan.get("memory_bytes") or 0), 0 if fatal(said) else _SETTLE_S)
+        said += check_room(place, plan, settle_s=0 if fatal(said) else _SETTLE_S)
     return said, start_record(plan, image, indexes, extra, place)
 
 
@@ -344,6 +355,7 @@ def start_record(
         "gids": dict(indexes),
         "memory_available_bytes": memory_available(place),
         "launcher": launcher_hashes(place),
+        "api_key_file": plan.get("api_key_file") if plan.get("role") == "head" else None,
         "prepared_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
@@ -383,13 +395,13 @@ def ready_to_run(place: Place = HERE) -> tuple[list[Finding], dict[str, Any]]:
     except PlanError as error:
         node = os.uname().nodename
         return [finding("LAUNCHER_NOT_INSTALLED", node=node, found=str(error), expected="the plan of this node")], {}
-    said, record = prestart(plan, place)
-    if not fatal(said) and plan.get("api_key_file") and plan.get("role") == "head":
-        wrong, key = read_api_key(place, str(plan["node"]), str(plan["api_key_file"]))
-        said += wrong
-        # A JSON string is a YAML string, whatever is in it.
-        write_private(place.path(SECRET_CONFIG_PATH), f"api-key: {json.dumps(key)}\n".encode())
-    return said, record
+    return prestart(plan, place)
+
+
+def hand_over_key(path: str, place: Place = HERE) -> None:
+    """The key as the engine's configuration file, which the container sees. A JSON string is a YAML string."""
+    _wrong, key = read_api_key(place, "", path)
+    write_private(place.path(SECRET_CONFIG_PATH), f"api-key: {json.dumps(key)}\n".encode())
 
 
 def main_prestart(_argv: Sequence[str]) -> int:
@@ -415,6 +427,8 @@ def main_run(_argv: Sequence[str]) -> int:
     if docker and not fatal(said):
         HERE.path(REFUSAL_PATH).unlink(missing_ok=True)
         remove_own(HERE)
+        if record["api_key_file"]:
+            hand_over_key(record["api_key_file"])
         write_private(HERE.path(RANK_PATH), (json.dumps(record, indent=1, sort_keys=True) + "\n").encode())
         become(docker, record["argv"], record["environment"])
     refuse(fatal(said))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.spark import bundle, gids, rank
 from ansible.module_utils.spark.findings import Finding
-from ansible.module_utils.spark.plan.types import CONFIG_LABEL
+from ansible.module_utils.spark.plan.types import CONFIG_LABEL, SECRET_CONFIG_PATH
 from ansible.module_utils.spark.rank import Place
 from ansible.module_utils.spark.runner import Completed
 
@@ -222,6 +222,10 @@ def test_the_key_comes_from_a_file_of_root_alone(place: Place, content: str, mod
     assert codes(said) == ([] if usable else ["API_KEY_UNUSABLE"])
     assert key == ("k3y" if usable else "")
     assert "k3y" not in str(said)
+    if usable:
+        rank.hand_over_key("/etc/spark-cluster/api-key", place)
+        handed = place.path(SECRET_CONFIG_PATH)
+        assert (handed.read_text(), handed.stat().st_mode & 0o777) == ('api-key: "k3y"\n', 0o600)
 
 
 HOSTILE = [
