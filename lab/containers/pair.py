@@ -60,6 +60,8 @@ class ContainerPair:
         if self._is_up():
             self.progress.say(f"pair {self.machines.name} is up")
             return
+        # Of half a pair, the forwarder may be left: its ports are not taken by anybody else.
+        self.state.end(FORWARDER)
         self._require()
         self.state.prepare()
         self.registry.write(Record(str(PROJECT), str(self.state.root)))
