@@ -21,6 +21,10 @@ options:
   node: {description: Name of the node in findings., type: str, required: true}
   rails: {description: The node's rails as the plan has them., type: list, elements: dict, required: true}
   mtu: {description: MTU of every rail., type: int, default: 1500}
+  armed:
+    description: Whether a change of this run waits. If the node took it back already, that is the finding.
+    type: bool
+    default: false
   state: {description: What this call is to bring about., type: str, choices: [proven, kept], default: proven}
 """
 
@@ -42,6 +46,7 @@ def main() -> None:
             "node": {"type": "str", "required": True},
             "rails": {"type": "list", "elements": "dict", "required": True},
             "mtu": {"type": "int", "default": 1500},
+            "armed": {"type": "bool", "default": False},
             "state": {"type": "str", "choices": ["proven", "kept"], "default": "proven"},
         },
         supports_check_mode=True,
@@ -52,7 +57,9 @@ def main() -> None:
     if module.params["state"] == "kept":
         if module.check_mode or netplan.confirm(node):
             finish(module, changed=waiting, pending=waiting and module.check_mode)
-        finish(module, findings=[rolled_back(name)], pending=False)
+        finish(module, findings=[rolled_back(name, node)], pending=False)
+    if module.params["armed"] and not waiting:
+        finish(module, findings=[rolled_back(name, node)], pending=False)
     rails = netplan.rails_of(module.params["rails"])
     mtu = module.params["mtu"]
     try:
@@ -69,17 +76,18 @@ def main() -> None:
     except CommandFailed as failed:
         module.fail_json(msg=str(failed), pending=waiting)
     if waiting and not netplan.pending(node):
-        faults.append(rolled_back(name))
+        faults.append(rolled_back(name, node))
     good = [] if faults else [reach.confirmed(name, rails, mtu, seen, spent)]
     finish(module, findings=[*faults, *good], pending=waiting)
 
 
-def rolled_back(name: str) -> Finding:
+def rolled_back(name: str, node: netplan.Node) -> Finding:
     return finding(
         "FABRIC_ROLLED_BACK",
         node=name,
         found="no change is waiting for confirmation any more",
         expected="a confirmation before the node's rollback timer ran out",
+        evidence=netplan.last_rollback(node),
     )
 
 

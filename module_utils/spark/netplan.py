@@ -676,6 +676,14 @@ def pending(node: Node) -> bool:
     return rollback.read_state(node.rollback) is not None
 
 
+def last_rollback(node: Node) -> list[str]:
+    """What the last rollback says of itself, empty where there was none."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        report = json.loads((node.rollback / rollback.LAST).read_text(encoding="utf-8"))
+        return [f"rolled back at {report['at']}: {report['reason']}"]
+    return []
+
+
 def confirm(node: Node) -> bool:
     """Keep the change: no rollback any more. False where there was none to cancel, because it ran already."""
     with rollback.locked(node.rollback):

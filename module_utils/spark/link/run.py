@@ -28,6 +28,8 @@ LAST = Path("run/spark-cluster/link.json")
 PATIENCE_S = 90
 # Connecting, registering memory and perftest's own margins.
 SLACK_S = 30
+# Starting an interpreter takes each sender its own time; they are told a common moment to begin.
+LEAD_S = 1.5
 _TOLD = ("vport_rdma", "bytes_phy", "packets_phy", "discard", "out_of_buffer", "pause", "corrected", "symbol_err")
 
 
@@ -229,11 +231,11 @@ def _did_not_start(place: Place, node: str, lane: Lane) -> Finding:
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
-def send_argv(lane: Lane, seconds: int, place: Place) -> list[str]:
+def send_argv(lane: Lane, seconds: int, place: Place, start_at: float) -> list[str]:
     if lane.gid is None:
         program = str(place.folder / "tcp.py")
         ends = [lane.address, lane.peer_address, str(lane.port)]
-        return [place.python, "-I", program, "send", *ends, str(seconds)]
+        return [place.python, "-I", program, "send", *ends, str(seconds), f"{start_at:.3f}"]
     return [*_perftest(lane.gid, lane.port, seconds), lane.peer_address]
 
 
@@ -256,12 +258,13 @@ def failure_of(done: Completed, *, over_tcp: bool) -> Failure | None:
 def run_together(place: Place, lanes: Sequence[Lane], seconds: int) -> list[tuple[Stream, Completed]]:
     """All clients at once, each with the stamps of its own start and end."""
     gate = threading.Barrier(len(lanes))
+    start_at = time.time() + LEAD_S
     results: list[tuple[Stream, Completed] | None] = [None] * len(lanes)
 
     def client(position: int, lane: Lane) -> None:
         gate.wait()
         began = time.time()
-        done = place.run(send_argv(lane, seconds, place), timeout_s=seconds + SLACK_S)
+        done = place.run(send_argv(lane, seconds, place, start_at), timeout_s=seconds + SLACK_S)
         results[position] = (stream_of(place, lane, done, began, time.time()), done)
 
     threads = [threading.Thread(target=client, args=(position, lane)) for position, lane in enumerate(lanes)]

@@ -37,11 +37,15 @@ def receive(address: str, port: int, life_s: int) -> dict[str, Any]:
     return report
 
 
-def send(source: str, address: str, port: int, seconds: float) -> dict[str, Any]:
-    """Send for ``seconds``; the rate is what the receiver counted over the time until it had everything."""
+def send(source: str, address: str, port: int, seconds: float, start_at: float = 0.0) -> dict[str, Any]:
+    """Send for ``seconds`` from the time ``start_at`` on, which all senders of a measurement share.
+
+    The rate is what the receiver counted over the time until it had everything.
+    """
     with socket.create_connection((address, port), timeout=CONNECT_S, source_address=(source, 0)) as connection:
         connection.settimeout(STALL_S)
         data = memoryview(bytes(CHUNK))
+        time.sleep(max(0.0, min(STALL_S / 2, start_at - time.time())))
         began = time.time()
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -75,12 +79,13 @@ def main(argv: list[str]) -> int:
     giving.add_argument("address")
     giving.add_argument("port", type=int)
     giving.add_argument("seconds", type=float)
+    giving.add_argument("start_at", type=float, nargs="?", default=0.0)
     asked = parser.parse_args(argv)
     try:
         if asked.command == "receive":
             report = receive(asked.address, asked.port, asked.life_s)
         else:
-            report = send(asked.source, asked.address, asked.port, asked.seconds)
+            report = send(asked.source, asked.address, asked.port, asked.seconds, asked.start_at)
     except (ConnectionRefusedError, socket.gaierror) as refused:
         print(f"no_server: {refused}", file=sys.stderr)
     except TimeoutError as late:

@@ -91,9 +91,10 @@ def test_change_prove_keep(call: Call, machine: Machine, monkeypatch: pytest.Mon
 def test_a_change_that_went_back_is_not_kept(call: Call, machine: Machine) -> None:
     configure(call)
     rollback.roll_back(machine.root / "var/lib/spark-cluster/rollback")
-    late = call("fabric_confirm", rails=RAILS, state="kept")
-    assert late["failed"]
-    assert codes(late) == ["FABRIC_ROLLED_BACK"]
+    for late in (call("fabric_confirm", rails=RAILS, armed=True), call("fabric_confirm", rails=RAILS, state="kept")):
+        assert late["failed"]
+        assert codes(late) == ["FABRIC_ROLLED_BACK"]
+        assert "not confirmed in time" in late["findings"][0]["evidence"][0]
 
 
 def test_a_refusal_changes_nothing(call: Call, machine: Machine) -> None:
