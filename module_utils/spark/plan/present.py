@@ -43,8 +43,10 @@ def _serving(plan: Mapping[str, Any], serving: Mapping[str, Any]) -> list[str]:
     ]
     for need in serving["needs"]:
         lines.append(f"  {need['node']}: memory {need['memory_sum']}; disk {need['disk_sum']}")
+    # What will not run needs no command line.
+    stopped = any(item["severity"] == "fatal" for item in plan["findings"])
     for node in plan["nodes"]:
-        if node["serving"]:
+        if node["serving"] and not stopped:
             environment = " ".join(
                 f"{name}={shlex.quote(value)}" for name, value in node["serving"]["environment"].items()
             )

@@ -168,23 +168,25 @@ def _too_large(cluster: Cluster, recipe: Recipe, total: int, share: int, memorie
         return []
     smallest = min(memories, key=lambda node: memories[node])
     uneven = len(set(memories.values())) > 1
-    nodes = next(n for n in range(width + 1, 10**6) if -(-total // n) <= min(memories.values()))
+    heads = recipe.attention_heads
+    nodes = next(
+        (n for n in range(width + 1, 65) if -(-total // n) <= min(memories.values()) and not (heads and heads % n)),
+        None,
+    )
     together = sum(memories.values())
     written = recipe.weights_said if total == recipe.weights_bytes else f"{total} bytes"
+    exact = "" if written.endswith(" GiB") else f" = {gib(total)}"
     return [
         finding(
             "MODEL_TOO_LARGE",
             node=cluster.name,
-            found=(
-                f"{recipe.title}: {written} = {gib(total)} of weights / {width} = {gib(share)} per node, "
-                f"before any cache"
-            ),
+            found=(f"{recipe.title}: {written}{exact} of weights / {width} = {gib(share)} per node, before any cache"),
             expected=(
                 f"at most {gib(memories[smallest])} per node, the memory of {smallest}"
                 f"{', the smaller one, which rules' if uneven else ''}; together {gib(together)} = {gb(together)}"
             ),
             evidence=[f"{node}: {gib(memories[node])} of memory" for node in memories],
-            smallest=f"{nodes} nodes of this size would hold the weights",
+            smallest=f"{nodes} of this size would hold the weights" if nodes else "none of this size would do",
         )
     ]
 
@@ -197,7 +199,11 @@ def _memory(recipe: Recipe, share: int, width: int, memory: int) -> tuple[int, s
         return (
             engine,
             f"{weights}; the engine takes {recipe.gpu_memory_utilization} x {gib(memory)} = {gib(engine)}, "
-            f"which leaves {gib(engine - share)} for cache and activations",
+            + (
+                f"which leaves {gib(engine - share)} for cache and activations"
+                if engine > share
+                else f"{gib(share - engine)} too little for the weights alone"
+            ),
             engine - share,
         )
     if recipe.reserve_bytes:

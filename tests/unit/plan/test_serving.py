@@ -125,13 +125,15 @@ def test_the_refusal_by_size_shows_the_sum(pair: Pair) -> None:
     assert "273 GB = 254.3 GiB of weights / 2 = 127.1 GiB per node, before any cache" in item["found"]
     assert "at most 121.0 GiB per node" in item["expected"]
     assert "together 242.0 GiB = 259.8 GB" in item["expected"]
-    assert "3 nodes of this size" in item["remedy"]
+    assert "more nodes: 3 of this size would hold the weights" in item["remedy"]
     assert item["severity"] == "fatal"
 
 
 def test_unequal_memory_the_smaller_node_rules(pair: Pair) -> None:
     pair["spark-02"]["memory"].update(total_bytes=64 * GIB, available_bytes=60 * GIB)
     item = said(plan_for(cluster_of(), pair, recipe_of("deepseek-v4-flash")), "MODEL_TOO_LARGE")
+    assert "156 GiB of weights / 2 = 78.0 GiB per node" in item["found"]
+    assert "more nodes: 4 of this size" in item["remedy"], "three would hold the weights, and not divide the heads"
     assert "64.0 GiB per node, the memory of spark-02, the smaller one, which rules" in item["expected"]
 
 
@@ -141,7 +143,8 @@ def test_unequal_memory_the_smaller_node_rules(pair: Pair) -> None:
 def test_an_engine_share_below_the_weights_is_refused(pair: Pair) -> None:
     recipe = recipe_of("deepseek-v4-flash", lambda data: data["serve"].update(gpu_memory_utilization=0.64))
     item = said(plan_for(cluster_of(), pair, recipe), "MEMORY_TOO_SMALL")
-    assert "weights 156.0 GiB / 2 = 78.0 GiB; the engine takes 0.64 x 121.0 GiB = 77.4 GiB" in item["found"]
+    assert "weights 156.0 GiB / 2 = 78.0 GiB; the engine takes 0.64 x 121.0 GiB = 77.4 GiB, " in item["found"]
+    assert item["found"].endswith("0.6 GiB too little for the weights alone")
     assert "above 0.645" in item["remedy"]
     near = recipe_of("deepseek-v4-flash", lambda data: data["serve"].update(gpu_memory_utilization=0.65))
     assert "MEMORY_TOO_SMALL" not in codes(plan_for(cluster_of(), pair, near))
