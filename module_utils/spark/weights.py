@@ -311,10 +311,12 @@ def recall(root: str, made: Manifest, cache: Path = CACHE) -> Manifest:
         known = json.loads(_cache_path(root, cache).read_text())["files"]
     except (OSError, ValueError, KeyError, TypeError):
         return made
+    if not isinstance(known, dict):
+        return made
     files = {}
     for path, item in made.files.items():
         entry = known.get(path)
-        same = entry and entry[:3] == [item.size, item.mtime_ns, item.inode] and _SHA256.fullmatch(str(entry[3]))
+        same = isinstance(entry, list) and len(entry) == 4 and entry[:3] == [item.size, item.mtime_ns, item.inode] and _SHA256.fullmatch(str(entry[3]))
         files[path] = replace(item, sha256=entry[3]) if same else item
     return Manifest(files, dict(made.links))
 
@@ -354,6 +356,8 @@ def hash_open(descriptor: int, moved: Callable[[int], None], stop: Event | None 
                 raise StoppedError
             digest.update(buffer[:count])
             done += count
+            if done > before.st_size:
+                raise ChangedError
             moved(count)
             if done - dropped >= _DROP_EVERY:
                 os.posix_fadvise(descriptor, dropped, done - dropped, os.POSIX_FADV_DONTNEED)

@@ -20,7 +20,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch):
     """Nothing of the tests in this machine's system log."""
-    monkeypatch.setattr(peer.syslog, "syslog", lambda *_words: None)
+    monkeypatch.setattr("syslog.syslog", lambda *_words: None)
 
 
 @pytest.mark.parametrize("case", CASES["accepted"], ids=lambda case: case["ask"][:60])
