@@ -30,6 +30,8 @@ def fabric_findings(
     for node in nodes:
         facts = facts_by_node[node["node"]]
         found += _functions(node, facts, len(plan["rails"]), chosen)
+        if plan.get("transport", "rdma") == "rdma":
+            found += _speeds(node, facts)
         found += _subnets(node, facts, plan["rails"])
         found += _netplan(node, facts)
     found += _planned_subnets(plan)
@@ -89,12 +91,17 @@ def _functions(node: Mapping[str, Any], facts: Facts, wanted: int, chosen: bool)
                 master=device["master"],
                 where=_declared_in(facts, device["master"]),
             )
-        speed = device.get("speed_mbps")
+
+
+def _speeds(node: Mapping[str, Any], facts: Facts) -> Iterable[Finding]:
+    for rail in node["rails"]:
+        device = _netdev(facts, rail["netdev"])
+        speed = device.get("speed_mbps") if device is not None else None
         # Virtual interfaces report no speed or -1; only a negotiated one says anything.
-        if speed is not None and 0 < speed < FULL_SPEED_MBPS:
+        if device is not None and speed is not None and 0 < speed < FULL_SPEED_MBPS:
             yield finding(
                 "FABRIC_SPEED_LOW",
-                node=name,
+                node=node["node"],
                 found=f"{device['name']} at {speed} Mb/s",
                 expected=f"{FULL_SPEED_MBPS} Mb/s",
                 netdev=device["name"],
