@@ -36,13 +36,14 @@ class ActionModule(ActionBase):
             result.update(failed=True, msg="cluster_gate needs the fact `cluster`, which the role preflight sets")
             return result
         planned = [from_dict(item) for item in plan["findings"]]
-        missing = _missing(plan, variables)
+        missing, told = _missing(plan, variables)
         if plan.get("purpose") == "stop":
             for item in missing:
                 self._display.warning(render(item))
             missing = []
         stopping = fatal([*planned, *missing])
-        result["findings"] = [item.as_dict() for item in missing]
+        # What a member found is in the record already; its peers stop because of it and add nothing.
+        result["findings"] = [item.as_dict() for item in missing if item.node not in told]
         if stopping:
             result.update(failed=True, msg=_message(plan, variables, stopping))
         return result
@@ -58,16 +59,19 @@ def _message(plan: Mapping[str, Any], variables: dict[str, Any], stopping: list[
     return f"{plan['name']} stops: {short} (in full on {first})"
 
 
-def _missing(plan: Mapping[str, Any], variables: dict[str, Any]) -> list[Finding]:
-    """Members that were in the run and are not any more, with what they said last."""
+def _missing(plan: Mapping[str, Any], variables: dict[str, Any]) -> tuple[list[Finding], set[str]]:
+    """Members that were in the run and are not any more, and which of them left a finding of their own."""
     active = set(variables.get("ansible_play_hosts") or ())
     asked = set(variables.get("ansible_play_hosts_all") or ())
     found = []
+    told = set()
     for node in plan["nodes"]:
         name = str(node["node"])
         if name in active or name not in asked:
             continue  # a member outside the run is a finding of the plan
-        said = _last_failure(variables["hostvars"], name)
+        said, of_its_own = _last_failure(variables["hostvars"], name)
+        if of_its_own:
+            told.add(name)
         found.append(
             finding(
                 "MEMBER_STOPPED",
@@ -78,11 +82,11 @@ def _missing(plan: Mapping[str, Any], variables: dict[str, Any]) -> list[Finding
                 member=name,
             )
         )
-    return found
+    return found, told
 
 
-def _last_failure(hostvars: Any, node: str) -> list[str]:
-    """What a member's last failed task said, as far as it was registered: its findings, else its message."""
+def _last_failure(hostvars: Any, node: str) -> tuple[list[str], bool]:
+    """What a member's last failed task said, as far as it was registered, and whether that were findings."""
     values = hostvars.raw_get(node) if hasattr(hostvars, "raw_get") else hostvars[node]
     failed = [
         value
@@ -90,11 +94,8 @@ def _last_failure(hostvars: Any, node: str) -> list[str]:
         if isinstance(value, Mapping) and (value.get("failed") is True or value.get("unreachable") is True)
     ]
     if not failed:
-        return []
+        return [], False
     last = failed[-1]
-    fatals = [
-        item for item in last.get("findings") or () if isinstance(item, Mapping) and item.get("severity") == "fatal"
-    ]
-    if fatals:
-        return [f"{item['code']}: {item['found']}" for item in fatals]
-    return str(last.get("msg", "it gave no message")).splitlines()[:12]
+    findings = [item for item in last.get("findings") or () if isinstance(item, Mapping)]
+    fatals = [f"{item['code']}: {item['found']}" for item in findings if item.get("severity") == "fatal"]
+    return fatals or str(last.get("msg", "it gave no message")).splitlines()[:12], bool(fatals)

@@ -57,6 +57,15 @@ def test_a_broken_recipe_is_a_finding_with_file_line_and_cure(tmp_path: Path) ->
     assert item.remedy == f"Edit {mine}: write for example unit: GiB"
 
 
+def plugin(project: Path, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location("under_test", project / "action_plugins" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.mark.parametrize(
     ("ansible", "python", "fine"),
     [
@@ -67,14 +76,29 @@ def test_a_broken_recipe_is_a_finding_with_file_line_and_cure(tmp_path: Path) ->
     ],
 )
 def test_versions(project: Path, monkeypatch: pytest.MonkeyPatch, ansible: str, python: Any, fine: bool) -> None:
-    spec = importlib.util.spec_from_file_location("under_test", project / "action_plugins" / "cluster_inventory.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = plugin(project, "cluster_inventory")
     monkeypatch.setattr(module, "ansible_version", ansible)
     monkeypatch.setattr(sys, "version_info", python)
     assert [item.code for item in module._versions("localhost")] == ([] if fine else ["CONTROLLER_UNSUPPORTED"])
+
+
+def test_what_a_stopped_member_found_is_said_and_not_recorded_again(project: Path) -> None:
+    gate = plugin(project, "cluster_gate")
+    plan = {"name": "pair_a", "nodes": [{"node": "a"}, {"node": "b"}, {"node": "c"}]}
+    found = {"code": "DOCKER_DOWN", "severity": "fatal", "found": "no answer"}
+    hostvars = {
+        "a": {},
+        "b": {"first": {"failed": True, "msg": "old"}, "second": {"failed": True, "findings": [found], "msg": "new"}},
+        "c": {"only": {"unreachable": True, "msg": "no route\nto host"}},
+    }
+    variables = {"ansible_play_hosts": ["a"], "ansible_play_hosts_all": ["a", "b", "c"], "hostvars": hostvars}
+    missing, told = gate._missing(plan, variables)
+    assert [(item.node, item.found, item.evidence) for item in missing] == [
+        ("b", "DOCKER_DOWN: no answer", ()),
+        ("c", "no route", ("to host",)),
+    ]
+    assert told == {"b"}
+    assert gate._missing(plan, {**variables, "ansible_play_hosts": ["a", "b", "c"]}) == ([], set())
 
 
 def test_every_code_of_the_plan_is_raised_by_a_test() -> None:
