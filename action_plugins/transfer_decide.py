@@ -58,4 +58,4 @@ class ActionModule(ActionBase):
             copy, findings = weights.decide(node, source_node, args["mine"], args["source"])
         counted = {"modules": 0, "polls": 0}
         said = [item.as_dict() for item in findings]
-        return {**result, "changed": False, "copy": copy, "findings": said, "module_executions": counted}
+        return {**result, "changed": False, "needed": copy, "findings": said, "module_executions": counted}
