@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 SSH_DIR = Path("/etc/spark-cluster/ssh")
 KEY = SSH_DIR / "id_ed25519"
@@ -237,12 +237,16 @@ def answer_ping(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _receive(request: Receive) -> NoReturn:
+def _receive(request: Receive) -> int:
     descriptor = open_incoming(request.destination, [str(root) for root in read_config().get("receive", [])])
     os.umask(0o077)
     os.fchdir(descriptor)
     argv = ["rsync", "--server", request.flags, request.timeout, "--inplace", ".", "./"]
-    os.execvpe(argv[0], argv, environment(os.environ))  # noqa: S606 - an argument list built here
+    try:
+        os.execvpe(argv[0], argv, environment(os.environ))  # noqa: S606 - an argument list built here
+    except FileNotFoundError:
+        print("rankctl peer: rsync is not installed", file=sys.stderr)
+        return 127
 
 
 def _log(priority: int, text: str) -> None:

@@ -107,7 +107,8 @@ def write_listing(paths: Sequence[str]) -> str:
     descriptor, name = tempfile.mkstemp(prefix="spark-copy-")
     with os.fdopen(descriptor, "wb") as out:
         for path in paths:
-            out.write(os.fsencode(path) + b"\0")
+            # Without the dot a name that begins with # would be a comment to rsync.
+            out.write(b"./" + os.fsencode(path) + b"\0")
     return name
 
 
@@ -199,7 +200,7 @@ def explain(outcome: Outcome, *, node: str, target: str, address: str, path: str
             evidence=evidence,
             address=address,
         )
-    if "permission denied (" in low:
+    if re.search(r"permission denied \([a-z]", low):
         return finding(
             "PEER_KEY_REFUSED", node=target, found="the key was not accepted", expected=expected, evidence=evidence
         )
