@@ -24,6 +24,8 @@ SNAPSHOT = "factory"
 # Measured under emulation on two cores: 50 s to the first ssh, 75 s until everything has settled.
 BOOT_DEADLINE_S = {"kvm": 90.0, "tcg": 420.0}
 MEMORY_GIB = 1.1
+# The port answers as soon as QEMU runs; an emulated sshd may need long for its side of the handshake.
+PATIENT = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=60", "-o", "ServerAliveInterval=15")
 FIRST_BOOT = "/run/lab-first-boot"
 
 
@@ -107,10 +109,10 @@ class VmPair:
         self._restart(one, cut)
 
     def ssh_argv(self, node: str, command: Sequence[str]) -> list[str]:
-        return self.state.ssh_argv(node, command)
+        return self.state.ssh_argv(node, command, *PATIENT[2:])
 
     def exec_argv(self, node: str, command: Sequence[str]) -> list[str]:
-        return self.state.ssh_argv(node, [shlex.join(command)] if command else [], "-l", "root")
+        return self.state.ssh_argv(node, [shlex.join(command)] if command else [], "-l", "root", *PATIENT[2:])
 
     # --- boot
 
@@ -227,12 +229,10 @@ class VmPair:
     def _answers(self, node: Node) -> bool:
         if not self.state.ssh_config.exists():
             return False
-        probe = self.state.ssh_argv(node.name, ["true"], "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
-        return run(probe, check=False, timeout=60).returncode == 0
+        return run(self.state.ssh_argv(node.name, ["true"], *PATIENT), check=False).returncode == 0
 
     def _root(self, node: Node, script: str, check: bool = True) -> str:
-        line = self.state.ssh_argv(node.name, [script], "-l", "root", "-o", "BatchMode=yes")
-        return run(line, check=check, timeout=300).stdout
+        return run(self.state.ssh_argv(node.name, [script], "-l", "root", *PATIENT), check=check).stdout
 
     def _monitor(self, node: Node) -> qemu.Monitor:
         return qemu.Monitor(self.folder, self.machines.nodes.index(node))
