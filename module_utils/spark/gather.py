@@ -7,7 +7,6 @@ process costs more than all of the files together. What cannot be read becomes N
 from __future__ import annotations
 
 import hashlib
-import http.client
 import json
 import os
 import platform
@@ -17,30 +16,32 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .bundle import MANIFEST, read_manifest
-from .facts import (
-    BundleFacts,
-    DiskFacts,
-    DockerFacts,
-    FirewallFacts,
-    GpuFacts,
-    ImageFacts,
-    ListenerFacts,
-    NetdevFacts,
-    NetplanFacts,
-    NetworkManagerFacts,
-    NodeFacts,
-    OsFacts,
-    RankFacts,
-    RdmaDeviceFacts,
-    UnitFacts,
-    WeightsFacts,
-)
 from .parse import docker, firewall, ip, netplan, nmcli, nvidia, perftest, rdma, sockets, system, systemd
 from .plan.types import CONTAINER_NAME, UNIT_NAME
 from .runner import NOT_FOUND_RC, Completed, Run
+
+if TYPE_CHECKING:
+    from .facts import (
+        BundleFacts,
+        DiskFacts,
+        DockerFacts,
+        FirewallFacts,
+        GpuFacts,
+        ImageFacts,
+        ListenerFacts,
+        NetdevFacts,
+        NetplanFacts,
+        NetworkManagerFacts,
+        NodeFacts,
+        OsFacts,
+        RankFacts,
+        RdmaDeviceFacts,
+        UnitFacts,
+        WeightsFacts,
+    )
 
 NETPLAN_FOLDERS = ("etc/netplan", "run/netplan", "usr/lib/netplan", "lib/netplan")
 UNIT_FOLDERS = (
@@ -56,6 +57,8 @@ DOCKER_SOCKET = "/run/docker.sock"
 _PCI = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # A script or compose file that a unit runs; weights and programs are larger.
 _MAX_SCRIPT_BYTES = 64 * 1024
+
+_NOT_SCRIPTS = ("/dev/", "/proc/", "/sys/", "/bin/", "/sbin/", "/lib/", "/usr/bin/", "/usr/sbin/", "/usr/lib/")
 
 DockerGet = Callable[[str], tuple[int, Any]]
 
@@ -150,19 +153,23 @@ def gather(node: Node, request: Request) -> NodeFacts:
 
 
 def docker_socket_get(path: str = DOCKER_SOCKET, timeout_s: float = 20) -> DockerGet:
-    """GET from the daemon's API: its objects are those that ``docker info`` and ``docker inspect`` print."""
+    """GET from the daemon's API: its objects are those that ``docker info`` and ``docker inspect`` print.
+
+    Spoken by hand, as the standard library's client takes longer to import than the daemon takes to answer. HTTP/1.0
+    ends the answer with the connection and is never chunked.
+    """
 
     def get(resource: str) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("docker", timeout=timeout_s)
-        connection.sock = socket.socket(socket.AF_UNIX)
-        try:
-            connection.sock.settimeout(timeout_s)
-            connection.sock.connect(path)
-            connection.request("GET", resource)
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read() or b"null")
-        finally:
-            connection.close()
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout_s)
+            connection.connect(path)
+            connection.sendall(f"GET {resource} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        head, _, body = answer.partition(b"\r\n\r\n")
+        status = head.split(maxsplit=2)[1:2]
+        if not status or not status[0].isdigit():
+            raise ValueError(f"no HTTP answer: {head[:80]!r}")
+        return int(status[0]), json.loads(body or b"null")
 
     return get
 
@@ -228,7 +235,7 @@ def _docker(node: Node, shown: Mapping[str, Mapping[str, str]]) -> DockerFacts:
         return {**nothing, "error": f"{state}; docker.socket would start it at first use" if waiting else state}
     try:
         status, info = _docker_get(node)("/info")
-    except (OSError, http.client.HTTPException, ValueError) as wrong:
+    except (OSError, ValueError) as wrong:
         return {**nothing, "error": f"the Docker daemon does not answer: {wrong}"}
     if status != 200 or not isinstance(info, dict):
         return {**nothing, "error": f"the Docker daemon answered {status}: {_message(info)}"}
@@ -250,7 +257,7 @@ def _image(get: DockerGet | None, reference: str | None, daemon: DockerFacts) ->
         return docker.parse_image(reference, None, daemon["error"])
     try:
         status, answer = get(f"/images/{reference}/json")
-    except (OSError, http.client.HTTPException, ValueError) as wrong:
+    except (OSError, ValueError) as wrong:
         return docker.parse_image(reference, None, str(wrong))
     if status == 404:
         return docker.parse_image(reference, None)
@@ -266,7 +273,7 @@ def _rank(get: DockerGet | None, shown: Mapping[str, Mapping[str, str]]) -> Rank
     if get is not None:
         try:
             status, answer = get(f"/containers/{CONTAINER_NAME}/json")
-        except (OSError, http.client.HTTPException, ValueError):
+        except (OSError, ValueError):
             return facts
         if status == 200 and isinstance(answer, dict):
             facts["container"] = docker.parse_container(answer)
@@ -436,7 +443,10 @@ def _unit_files(node: Node) -> list[_UnitFile]:
 
 
 def _scripts(node: Node, commands: Iterable[str]) -> list[str]:
-    """The small text files that commands name: a start script or a compose file says more than the unit does."""
+    """The small text files that commands name: a start script or a compose file says more than the unit does.
+
+    Not those of the distribution, which say nothing about models and are many.
+    """
     texts: list[str] = []
     for command in commands:
         try:
@@ -444,7 +454,7 @@ def _scripts(node: Node, commands: Iterable[str]) -> list[str]:
         except ValueError:
             words = command.split()
         for word in words:
-            if not word.startswith("/") or word.startswith(("/dev/", "/proc/", "/sys/")):
+            if not word.startswith("/") or word.startswith(_NOT_SCRIPTS):
                 continue
             path = node.path(word)
             try:
@@ -466,9 +476,7 @@ def _show_units(node: Node, files: Iterable[_UnitFile]) -> dict[str, dict[str, s
     return systemd.parse_show(done.stdout) if done.ok else {}
 
 
-def _units(
-    files: Iterable[_UnitFile], shown: Mapping[str, Mapping[str, str]], request: Request
-) -> list[UnitFacts]:
+def _units(files: Iterable[_UnitFile], shown: Mapping[str, Mapping[str, str]], request: Request) -> list[UnitFacts]:
     """Those that would take the GPU or the port, or serve a model: a port alone counts only if it is the API's."""
     units: list[UnitFacts] = []
     for unit in files:

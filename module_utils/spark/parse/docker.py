@@ -6,10 +6,12 @@ The same objects come from the command line with ``--format '{{json .}}'`` and f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..facts import DockerFacts, ImageFacts, RankContainer
 from ..plan.types import CONFIG_LABEL
+
+if TYPE_CHECKING:
+    from ..facts import DockerFacts, ImageFacts, RankContainer
 
 
 def parse_info(info: Mapping[str, Any]) -> DockerFacts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable, Sequence
 
@@ -81,6 +80,9 @@ def _lets_in(kind: str, line: str, netdev: str, subnet: str) -> bool:
 
 
 def _covers(source: str, subnet: str) -> bool:
+    # Only the controller judges rules, and this import would cost every reading of a node.
+    import ipaddress
+
     try:
         outer, inner = ipaddress.IPv4Network(source), ipaddress.IPv4Network(subnet)
     except ValueError:

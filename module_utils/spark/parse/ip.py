@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
+import socket
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..facts import RouteFacts
+if TYPE_CHECKING:
+    from ..facts import RouteFacts
 
 
 @dataclass(frozen=True)
@@ -65,16 +66,15 @@ def parse_proc_route(text: str) -> list[RouteFacts]:
     for line in text.splitlines()[1:]:
         fields = line.split()
         try:
-            dev, dst, gateway, mask = fields[0], _address(fields[1]), _address(fields[2]), _address(fields[7])
-            network = ipaddress.ip_network(f"{dst}/{mask}", strict=False)
-            metric = int(fields[6])
-        except (IndexError, ValueError):
+            dst, gateway, metric = _address(fields[1]), _address(fields[2]), int(fields[6])
+            length = int(fields[7], 16).bit_count()
+        except (IndexError, ValueError, OSError):
             continue
         routes.append(
             {
-                "dst": "default" if network.prefixlen == 0 else str(network),
-                "dev": dev,
-                "gateway": None if int(fields[2], 16) == 0 else gateway,
+                "dst": f"{dst}/{length}" if length else "default",
+                "dev": fields[0],
+                "gateway": gateway if int(fields[2], 16) else None,
                 "metric": metric,
             }
         )
@@ -83,7 +83,7 @@ def parse_proc_route(text: str) -> list[RouteFacts]:
 
 def _address(field: str) -> str:
     """The kernel prints an address as one little-endian number."""
-    return str(ipaddress.IPv4Address(bytes.fromhex(field)[::-1]))
+    return socket.inet_ntoa(bytes.fromhex(field)[::-1])
 
 
 def _records(text: str) -> list[dict[str, Any]]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from ..facts import GpuFacts
+if TYPE_CHECKING:
+    from ..facts import GpuFacts
+
 
 QUERY = ("nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader")
 

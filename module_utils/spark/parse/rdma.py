@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..facts import GidFacts, RdmaDeviceFacts
+if TYPE_CHECKING:
+    from ..facts import GidFacts, RdmaDeviceFacts
+
 
 _ZERO = b"0000:0000:0000:0000:0000:0000:0000:0000"
 

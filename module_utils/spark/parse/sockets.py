@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from ..facts import ListenerFacts
+if TYPE_CHECKING:
+    from ..facts import ListenerFacts
+
 
 _PROCESS = re.compile(r'users:\(\("(?P<name>(?:[^"\\]|\\.)*)",pid=(?P<pid>\d+)')
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from typing import TYPE_CHECKING
 
-from ..facts import MemoryFacts, OsFacts
+if TYPE_CHECKING:
+    from ..facts import MemoryFacts, OsFacts
 
 
 def parse_meminfo(text: str) -> MemoryFacts:

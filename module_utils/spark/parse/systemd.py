@@ -11,6 +11,10 @@ _SERVES = re.compile(
     r"|\bnvcr\.io/nim/",
     re.IGNORECASE,
 )
+# A search for words is cheap where hundreds of units are looked through; the patterns then decide.
+_ENGINES = ("vllm", "sglang", "llama", "generation", "trtllm", "triton", "lmdeploy", "tabby", "mlc", "nim/")
+_SERVES_WORDS = (*_ENGINES, "tensor-parallel", "served-model")
+_GPU_WORDS = ("gpu", "nvidia", "cuda")
 _GPU = re.compile(
     r"--gpus\b|--runtime[= ]nvidia\b|\bnvidia\.com/gpu\b|\bCUDA_VISIBLE_DEVICES\b|\bNVIDIA_VISIBLE_DEVICES\b"
     r"|driver:\s*[\"']?nvidia\b|capabilities:\s*\[[^\]]*gpu",
@@ -23,6 +27,7 @@ _PORTS = (
     re.compile(r"\b[A-Z_]*PORT=[\"']?(\d{2,5})\b"),
     re.compile(r"\bOLLAMA_HOST=[\"']?[\w.]*:(\d{2,5})\b"),
 )
+_DIGITS = re.compile(r"\d\d")
 
 
 def parse_show(text: str) -> dict[str, dict[str, str]]:
@@ -71,14 +76,20 @@ def commands(unit: Mapping[str, list[str]]) -> list[str]:
 
 
 def serves_model(texts: Iterable[str]) -> bool:
-    return any(_SERVES.search(text) for text in texts)
+    return any(_SERVES.search(text) for text in texts if _has_one(text, _SERVES_WORDS))
 
 
 def uses_gpu(texts: Iterable[str]) -> bool:
-    return any(_GPU.search(text) for text in texts)
+    return any(_GPU.search(text) for text in texts if _has_one(text, _GPU_WORDS))
 
 
 def ports(texts: Iterable[str]) -> list[int]:
     """Port numbers that a command line, its environment or a compose file names, in ascending order."""
-    found = {int(port) for text in texts for pattern in _PORTS for port in pattern.findall(text)}
+    with_digits = [text for text in texts if _DIGITS.search(text)]
+    found = {int(port) for text in with_digits for pattern in _PORTS for port in pattern.findall(text)}
     return sorted(port for port in found if 0 < port < 65536)
+
+
+def _has_one(text: str, words: Iterable[str]) -> bool:
+    lower = text.lower()
+    return any(word in lower for word in words)
