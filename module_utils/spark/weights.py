@@ -315,9 +315,11 @@ def recall(root: str, made: Manifest, cache: Path = CACHE) -> Manifest:
         return made
     files = {}
     for path, item in made.files.items():
-        entry = known.get(path)
-        same = isinstance(entry, list) and len(entry) == 4 and entry[:3] == [item.size, item.mtime_ns, item.inode] and _SHA256.fullmatch(str(entry[3]))
-        files[path] = replace(item, sha256=entry[3]) if same else item
+        match known.get(path):
+            case [item.size, item.mtime_ns, item.inode, str(sha256)] if _SHA256.fullmatch(sha256):
+                files[path] = replace(item, sha256=sha256)
+            case _:
+                files[path] = item
     return Manifest(files, dict(made.links))
 
 

@@ -214,8 +214,7 @@ class TestCutOff:
         names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
         listing = transfer.write_listing(names)
         argv = pair.rsync_argv(str(pair.models["spark-01"] / "tiny"), "192.168.200.13", "", listing)
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": transfer._environment()}
-        with subprocess.Popen(argv, start_new_session=True, **quiet) as killed:
+        with subprocess.Popen(argv, start_new_session=True, env=transfer._environment()) as killed:
             assert killed.wait(30) == -signal.SIGKILL
         os.unlink(listing)
         pair.write_shell()

@@ -46,7 +46,7 @@ def jobs_error(done):
 @pytest.fixture
 def kinds(monkeypatch):
     """Kinds of jobs that live in this file."""
-    functions = {}
+    functions: dict = {}
     monkeypatch.setattr(jobs, "KINDS", {name: ("here", name) for name in ("well", "badly", "slow", "warned")})
     monkeypatch.setattr(jobs, "import_module", lambda *_names: type("Here", (), functions))
     functions["well"] = staticmethod(lambda spec, job: {"changed": True, "path": spec["path"]})
