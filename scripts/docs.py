@@ -12,8 +12,8 @@ import ansible.module_utils
 
 ansible.module_utils.__path__.append(str(Path(__file__).resolve().parents[1] / "module_utils"))
 
-from ansible.module_utils.spark.codes import DOMAINS
-from ansible.module_utils.spark.plan import policy
+from ansible.module_utils.spark.codes import DOMAINS  # noqa: E402
+from ansible.module_utils.spark.plan import policy  # noqa: E402
 
 PROJECT = Path(__file__).resolve().parents[1]
 SAMPLE = {"cluster_name": "pair_a", "model": "deepseek-v4-flash"}

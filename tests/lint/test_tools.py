@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,10 @@ def test_ruff() -> None:
 
 
 def test_mypy() -> None:
-    clean(run("mypy", "--no-error-summary"))
+    folders = ("lab", "library", "action_plugins", "callback_plugins", "filter_plugins", "scripts", "tests")
+    # A folder without Python in it is an error to mypy.
+    paths = [name for name in folders if any((PROJECT / name).rglob("*.py"))]
+    clean(run("mypy", "--no-error-summary", ".config/typings/ansible", *paths))
 
 
 def test_yamllint() -> None:
@@ -66,11 +70,15 @@ def test_ansible_lint() -> None:
 
 def test_ansible_lint_knows_the_arguments_of_our_own_modules(tmp_path: Path) -> None:
     """Without the sitecustomize the rule is silent about them, and nobody would notice."""
-    modules = sorted(path.stem for path in (PROJECT / "library").glob("*.py"))
-    assert modules
-    tasks = "".join(f"    - name: Call {name}\n      {name}:\n        no_such_argument: true\n" for name in modules)
+    # An action plugin of the same name takes the arguments first, so the rule leaves them to it.
+    ours = {path.stem for path in (PROJECT / "library").glob("*.py")}
+    modules = sorted(ours - {path.stem for path in (PROJECT / "action_plugins").glob("*.py")})
+    head = "---\n- name: Wrong arguments\n  hosts: all\n  gather_facts: false\n  tasks:\n"
+    tasks = [f"    - name: Call {name}\n      {name}:\n        no_such_argument: true\n" for name in modules]
     play = tmp_path / "play.yml"
-    play.write_text(f"---\n- name: Wrong arguments\n  hosts: all\n  gather_facts: false\n  tasks:\n{tasks}")
+    play.write_text(head + "".join(tasks))
     said = ansible_lint("-f", "pep8", "-c", str(PROJECT / ".ansible-lint"), str(play)).stdout
-    silent = [name for name in modules if not any("args[module]" in line and f"{name})" in line for line in said.splitlines())]
+    wrong = {int(line) for line in re.findall(r"play\.yml:(\d+): args\[module\]", said)}
+    silent = [name for number, name in enumerate(modules) if 6 + 3 * number not in wrong]
+    assert modules
     assert not silent, said
