@@ -126,15 +126,38 @@ def load_recipe(path: Path) -> tuple[Recipe | None, list[RecipeError]]:
     text = path.read_text(encoding="utf-8")
     try:
         data = yaml.safe_load(text)
-        lines = _lines(yaml.compose(text, Loader=yaml.SafeLoader))
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = str(getattr(error, "problem", None) or error).splitlines()[0]
         line = mark.line + 1 if mark else None
         return None, [RecipeError("", f"it is no YAML: {problem}", "a YAML mapping", "correct the line", line)]
     schema = json.loads((CATALOGUE / "schema.json").read_text(encoding="utf-8"))
+    repeated = _repeated(tree)
+    if repeated:
+        return None, repeated
     recipe, errors = read_recipe(data, schema, name=path.stem, file=str(path))
+    lines = _lines(tree)
     return recipe, [error.at(lines) for error in errors]
+
+
+def _repeated(node: Any, prefix: str = "") -> list[RecipeError]:
+    """Fields that are there twice: YAML would take the last one and say nothing."""
+    found: list[RecipeError] = []
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            field = f"{prefix}.{name}" if prefix else name
+            if name in seen:
+                cure = f"remove this one or that of line {seen[name]}"
+                found.append(RecipeError(field, "it is there twice", "every field once", cure, line))
+            seen[name] = line
+            found += _repeated(value, field)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            found += _repeated(value, f"{prefix}[{index}]")
+    return found
 
 
 def _lines(node: Any, prefix: str = "") -> dict[str, int]:

@@ -108,6 +108,10 @@ def test_an_error_has_its_file_and_line(tmp_path: Path) -> None:
     )
     (error,) = load_recipe(broken)[1]
     assert error.place(broken) == f"{broken}:6, weights.size.source"
+    broken.write_text("schema: 1\nname: broken\nschema: 1\n")
+    (error,) = load_recipe(broken)[1]
+    assert error.place(broken) == f"{broken}:3, schema"
+    assert error.cure == "remove this one or that of line 1"
     broken.write_text("schema: 1\nname: broken\n title: x\n")
     (error,) = load_recipe(broken)[1]
     assert error.line == 3
