@@ -296,8 +296,9 @@ def _netdevs(node: Node, links: Iterable[ip.Link], devices: Iterable[RdmaDeviceF
         if link.name == "lo":
             continue
         base = f"/sys/class/net/{link.name}"
-        # Without a link the kernel answers EINVAL or -1.
-        speed = node.text(f"{base}/speed")
+        device = node.path(f"{base}/device")
+        # Without a link the kernel answers EINVAL or -1. A virtual interface names a constant that nobody negotiated.
+        speed = node.text(f"{base}/speed") if device.exists() else ""
         netdevs.append(
             {
                 "name": link.name,
@@ -306,8 +307,8 @@ def _netdevs(node: Node, links: Iterable[ip.Link], devices: Iterable[RdmaDeviceF
                 "carrier": link.carrier,
                 "mtu": link.mtu,
                 "speed_mbps": int(speed) if speed.isdigit() and int(speed) < 2**31 else None,
-                "driver": _link_name(node.path(f"{base}/device/driver")),
-                "pci": _pci(node.path(f"{base}/device")),
+                "driver": _link_name(device / "driver"),
+                "pci": _pci(device),
                 "addresses": list(link.addresses),
                 "master": link.master,
                 "rdma_device": rdma_names.get(link.name),

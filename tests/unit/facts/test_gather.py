@@ -146,12 +146,17 @@ def test_interfaces_with_their_hardware(machine: Machine) -> None:
     folder.mkdir(parents=True)
     os.symlink(device, folder / "device")
     (folder / "speed").write_text("200000\n")
+    # Hardware without a link, and a virtual interface with its constant.
     machine.write("sys/class/net/mgmt0/speed", "-1\n")
+    os.symlink(device, machine.root / "sys/class/net/mgmt0/device")
+    machine.write("sys/class/net/enP2p1s0f0np0/speed", "10000\n")
     netdevs = {netdev["name"]: netdev for netdev in machine.read()["netdevs"]}
     assert list(netdevs) == ["mgmt0", "enp1s0f0np0", "enP2p1s0f0np0"]
     rail = netdevs["enp1s0f0np0"]
     assert (rail["speed_mbps"], rail["driver"], rail["pci"]) == (200000, "virtio_net", "0000:00:04.0")
-    assert (netdevs["mgmt0"]["speed_mbps"], netdevs["mgmt0"]["driver"], netdevs["mgmt0"]["pci"]) == (None, None, None)
+    assert (netdevs["mgmt0"]["speed_mbps"], netdevs["mgmt0"]["driver"]) == (None, "virtio_net")
+    virtual = netdevs["enP2p1s0f0np0"]
+    assert (virtual["speed_mbps"], virtual["driver"], virtual["pci"]) == (None, None, None)
     assert netdevs["mgmt0"]["addresses"] == ["10.0.2.15/24"]
 
 
