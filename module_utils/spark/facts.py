@@ -45,7 +45,7 @@ class DockerFacts(TypedDict):
 
 
 class NetdevFacts(TypedDict):
-    """``speed_mbps`` is None without a link; ``driver`` and ``pci`` too are None if virtual. Addresses are IPv4/prefix."""
+    """``speed_mbps`` is None without a link, and on virtual devices like ``driver`` and ``pci``; IPv4 only."""
 
     name: str
     mac: str
