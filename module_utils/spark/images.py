@@ -264,7 +264,10 @@ def push_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
         job.stage(f"sends {name} to {target}", mine["size_bytes"])
         began = time.monotonic()
         saved, loaded = pump(
-            ["docker", "save", name], [*ssh_argv(address, cipher=COPY_CIPHER), f"image-load {name}"], job.at
+            ["docker", "save", name],
+            [*ssh_argv(address, cipher=COPY_CIPHER), f"image-load {name}"],
+            job.at,
+            lambda: job.stage(f"{target} unpacks {name}"),
         )
         if loaded.rc != 0:
             return explain(loaded, node=job.node, target=target, address=address, path="/var/lib/docker")

@@ -112,8 +112,13 @@ def write_listing(paths: Sequence[str]) -> str:
     return name
 
 
-def pump(producer: Sequence[str], consumer: Sequence[str], moved: Callable[[int], None]) -> tuple[Outcome, Outcome]:
-    """Connect two programs and count what passes between them; how each of them ended."""
+def pump(
+    producer: Sequence[str], consumer: Sequence[str], moved: Callable[[int], None], sent: Callable[[], None]
+) -> tuple[Outcome, Outcome]:
+    """Connect two programs and count what passes between them; how each of them ended.
+
+    ``sent`` is called when all has passed and the consumer still works on it.
+    """
     began = time.monotonic()
     try:
         source = subprocess.Popen(list(producer), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment())
@@ -135,6 +140,7 @@ def pump(producer: Sequence[str], consumer: Sequence[str], moved: Callable[[int]
                     total += len(block)
                     moved(total)
                 sink.stdin.close()
+                sent()
             except BrokenPipeError:
                 source.kill()
                 _abandon(sink)
