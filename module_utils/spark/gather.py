@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from .bundle import MANIFEST, read_manifest
 from .parse import docker, firewall, ip, netplan, nmcli, nvidia, perftest, rdma, sockets, system, systemd
+from .parse.secrets import hide
 from .plan.types import CONTAINER_NAME, UNIT_NAME
 from .runner import NOT_FOUND_RC, Completed, Run
 
@@ -491,7 +492,7 @@ def _units(files: Iterable[_UnitFile], shown: Mapping[str, Mapping[str, str]], r
                 "name": unit.name,
                 "enabled": state.get("UnitFileState") or "unknown",
                 "active": state.get("ActiveState") or "unknown",
-                "exec": "; ".join(unit.commands)[:500],
+                "exec": hide("; ".join(unit.commands))[:500],
                 "ports": ports,
                 "gpu": gpu,
             }

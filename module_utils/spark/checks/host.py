@@ -103,7 +103,8 @@ def _disks(node: str, facts: NodeFacts, policy: Settings, purpose: str) -> Itera
     """One finding per file system: several purposes may share it."""
     headroom = int(policy.get("disk_headroom_gib", 0)) * GIB
     said: set[tuple[int, int]] = set()
-    for disk in facts["disks"]:
+    # /var surely exists; the folder of the models may not yet.
+    for disk in sorted(facts["disks"], key=lambda disk: disk["purpose"], reverse=True):
         shape = (disk["free_bytes"], disk["total_bytes"])
         if disk["free_bytes"] >= headroom or shape in said:
             continue

@@ -93,7 +93,7 @@ CODES: tuple[Code, ...] = (
     Code(
         "DISK_LOW",
         "fatal",
-        "A disk is nearly full",
+        "A disk has less room than it should keep",
         "Logs, caches and the next update need room; a full disk looks like a hang.",
         "On {node}: sudo docker image prune -f; then find what else fills {path} with: sudo du -xh --max-depth=2 "
         "{path} | sort -h | tail.",

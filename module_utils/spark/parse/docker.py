@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..plan.types import CONFIG_LABEL
+from .secrets import hide
 
 if TYPE_CHECKING:
     from ..facts import DockerFacts, ImageFacts, RankContainer
@@ -37,7 +38,7 @@ def parse_image(reference: str, image: Mapping[str, Any] | None, error: str | No
         "repo_digests": sorted(found.get("RepoDigests") or ()),
         "layers": list((found.get("RootFS") or {}).get("Layers") or ()),
         "architecture": str(found.get("Architecture", "")),
-        "env": list(config.get("Env") or ()),
+        "env": [hide(entry) for entry in config.get("Env") or ()],
         "size_bytes": int(found.get("Size", 0)),
         "error": error,
     }

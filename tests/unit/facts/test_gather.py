@@ -272,6 +272,15 @@ def test_units_of_an_earlier_deployment(machine: Machine) -> None:
     assert found["late.service"]["gpu"]
 
 
+def test_secrets_of_a_unit_do_not_become_facts(machine: Machine) -> None:
+    command = "/usr/bin/docker run -e HF_TOKEN=hf_abcdefghijklmnopqrst vllm/x --api-key s3cret --port 8000"
+    machine.write("etc/systemd/system/solo.service", f"[Service]\nExecStart={command}\n")
+    text = json.dumps(machine.read())
+    assert "--api-key (hidden) --port 8000" in text
+    assert "s3cret" not in text
+    assert "hf_abc" not in text
+
+
 def test_the_api_port_decides_for_a_unit_that_only_names_a_port(machine: Machine) -> None:
     machine.write("etc/systemd/system/web.service", "[Service]\nExecStart=/usr/bin/web --port 9000\n")
     assert machine.read()["units"] == []

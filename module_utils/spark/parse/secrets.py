@@ -1,0 +1,21 @@
+"""Takes secrets out of command lines and environments of others before they become facts."""
+
+from __future__ import annotations
+
+import re
+
+HIDDEN = "(hidden)"
+
+# Not "tokens", which are counted, nor a tokenizer.
+_NAME = r"[\w.-]*(?:token(?![a-z])|secret|passw(?:or)?d|passphrase|credential|api[_-]?key|private[_-]?key|access[_-]?key)[\w.-]*"
+# A quoted value ends at its quote, any other at a blank.
+_VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"']+)"""
+_ASSIGNED = re.compile(rf"(?i)(?<![\w-])({_NAME}=){_VALUE}")
+_OPTION = re.compile(rf"(?i)(?<!\S)(--?{_NAME}(?:=|\s+)){_VALUE}")
+# Known by their own form, wherever they stand.
+_KNOWN = re.compile(r"\b(?:hf_|sk-|nvapi-|gh[pousr]_)[A-Za-z0-9_-]{16,}")
+
+
+def hide(text: str) -> str:
+    """The text with the values of what is named like a secret, or looks like one, replaced."""
+    return _KNOWN.sub(HIDDEN, _OPTION.sub(rf"\1{HIDDEN}", _ASSIGNED.sub(rf"\1{HIDDEN}", text)))
