@@ -7,7 +7,8 @@ import re
 HIDDEN = "(hidden)"
 
 # Not "tokens", which are counted, nor a tokenizer.
-_NAME = r"[\w.-]*(?:token(?![a-z])|secret|passw(?:or)?d|passphrase|credential|api[_-]?key|private[_-]?key|access[_-]?key)[\w.-]*"
+_WORD = r"token(?![a-z])|secret|passw(?:or)?d|passphrase|credential|(?:api|private|access)[_-]?key"
+_NAME = rf"[\w.-]*(?:{_WORD})[\w.-]*"
 # A quoted value ends at its quote, any other at a blank.
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"']+)"""
 _ASSIGNED = re.compile(rf"(?i)(?<![\w-])({_NAME}=){_VALUE}")
