@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from . import peer, weights
+from . import peer, undo, weights
 from .findings import Finding, fatal, finding
 from .jobs import JobFailedError, Reporter
 from .transfer import explain, over_rails, rsync, rsync_argv, write_listing
 from .weights import File, Manifest
+
+BACKUP = "/var/lib/spark-cluster/backup/weights"
+KEPT_BYTES = 16 << 20
 
 
 def _stop_if_fatal(findings: list[Finding]) -> None:
@@ -112,6 +115,7 @@ def receive_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
             )
         )
     owner = weights.owner_for(str(spec["models_dir"]))
+    backup = f"{BACKUP}/{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     have = weights.recall(path, weights.scan(path, job.node)[0]) if os.path.isdir(path) else Manifest()
     lacking = weights.needed(source, have)
     incoming = peer.incoming_dir(path)
@@ -120,10 +124,16 @@ def receive_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
             f"checks {len(lacking)} files that arrived for {path}", sum(source.files[name].size for name in lacking)
         )
     published = dict(have.files)
+    replaced: list[str] = []
+    if lacking:
+        undo.record({"kind": "weights_copied", "path": path, "new": not os.path.isdir(path), "backup": backup})
     # The description of the model comes last: a folder that is only half there is not taken for a model.
     for name in sorted(lacking, key=lambda item: (os.path.basename(item) == "config.json", item)):
         item = _checked(incoming, name, source.files[name], job)
         if item:
+            if name in have.files:
+                _keep(path, name, backup)
+                replaced.append(name)
             _publish(incoming, path, name, owner)
             published[name] = item
     _links(path, source, owner)
@@ -133,10 +143,31 @@ def receive_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
     kept = {name: published[name] if _same(published.get(name), item) else item for name, item in now.files.items()}
     whole = Manifest(kept, now.links)
     weights.remember(path, whole)
-    findings = weights.compare(path, source, whole, job.node)
-    for found in findings:
+    for found in weights.compare(path, source, whole, job.node):
         job.note(found)
+    if replaced:
+        job.note(
+            finding(
+                "WEIGHTS_REPLACED",
+                node=job.node,
+                found=f"{len(replaced)} files of {path} had other contents than at {spec['source_node']}",
+                expected="the files of the source",
+                evidence=replaced[:10],
+                source=str(spec["source_node"]),
+                backup=backup,
+            )
+        )
     return {"changed": True, "digest": source.digest(), "files": len(lacking)}
+
+
+def _keep(path: str, name: str, backup: str) -> None:
+    """Put a small file that is about to be replaced where only root reads it."""
+    former = os.path.join(path, name)
+    if not weights.regular(former) or os.lstat(former).st_size > KEPT_BYTES:
+        return
+    kept = os.path.join(backup, name)
+    os.makedirs(os.path.dirname(kept), mode=0o700, exist_ok=True)
+    shutil.copy2(former, kept, follow_symlinks=False)
 
 
 def _same(known: File | None, found: File) -> bool:

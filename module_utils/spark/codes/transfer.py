@@ -10,15 +10,16 @@ CODES: tuple[Code, ...] = (
         "PEER_REACHED",
         "ok",
         "The other node answers over the fabric",
-        "A new ssh connection with this cluster's own key and recorded host key reached the forced command of the other node.",
+        "A new ssh connection with this cluster's own key and recorded host key reached the forced command of "
+        "the other node.",
         "",
     ),
     Code(
         "PEER_KEY_BROKEN",
         "fatal",
         "This node's own ssh key cannot be used",
-        "The key that the nodes use among themselves is there, but ssh-keygen cannot read it. It is not replaced unasked: the other nodes "
-        "trust the old one.",
+        "The key that the nodes use among themselves is there, but ssh-keygen cannot read it. It is not replaced "
+        "unasked: the other nodes trust the old one.",
         "On {node}: sudo rm {path} {path}.pub, then run site.yml again: a new key is made and exchanged.",
     ),
     Code(
@@ -32,17 +33,19 @@ CODES: tuple[Code, ...] = (
         "PEER_KEY_UNRESTRICTED",
         "fatal",
         "Another line trusts the peer's key without its forced command",
-        "sshd takes the first line that matches a key, so a plain line for the same key would hand out a root shell and hide the restricted "
-        "one. Lines that are not ours are never changed.",
+        "sshd takes the first line that matches a key, so a plain line for the same key would hand out a root "
+        "shell and hide the restricted one. Lines that are not ours are never changed.",
         "On {node}: remove line {line} of {path}, then run site.yml again.",
     ),
     Code(
         "PEER_ROOT_LOGIN_REFUSED",
         "fatal",
         "sshd does not let root in with a key",
-        "The copies run as root under a forced command. sshd's effective configuration for connections from the fabric forbids it.",
-        "On {node}: printf 'Match Address {addresses}\\n    PermitRootLogin forced-commands-only\\n    PubkeyAuthentication yes\\n' "
-        "| sudo tee /etc/ssh/sshd_config.d/10-spark-fabric.conf && sudo systemctl reload ssh",
+        "The copies run as root under a forced command. sshd's effective configuration for connections from the "
+        "fabric forbids it.",
+        "On {node}: printf 'Match Address {addresses}\\n    PermitRootLogin forced-commands-only\\n    "
+        "PubkeyAuthentication yes\\n' | sudo tee /etc/ssh/sshd_config.d/10-spark-fabric.conf && sudo systemctl "
+        "reload ssh",
         ("PermitRootLogin yes for every address",),
     ),
     Code(
@@ -50,23 +53,24 @@ CODES: tuple[Code, ...] = (
         "fatal",
         "The other node does not answer over the fabric",
         "No ssh connection to the other node's fabric address came about.",
-        "On {node}: ping -c 3 {address}; then check that sshd on the other node listens on that address (ss -ltn 'sport = :22') and that no "
-        "firewall drops it.",
+        "On {node}: ping -c 3 {address}; then check that sshd on the other node listens on that address (ss -ltn "
+        "'sport = :22') and that no firewall drops it.",
     ),
     Code(
         "PEER_HOST_KEY_CHANGED",
         "fatal",
         "The other node shows a host key that was not recorded",
-        "The host keys were exchanged through the controller. What answers on the fabric address now shows another one: the node was "
-        "installed anew, or something else has its address.",
-        "If the other node was installed anew, run site.yml again: it records the new key. If not, find out what holds {address}.",
+        "The host keys were exchanged through the controller. What answers on the fabric address now shows "
+        "another one: the node was installed anew, or something else has its address.",
+        "If the other node was installed anew, run site.yml again: it records the new key. If not, find out what "
+        "holds {address}.",
     ),
     Code(
         "PEER_KEY_REFUSED",
         "fatal",
         "The other node refuses this node's key",
-        "ssh got an answer, and the key was not accepted: the line in authorized_keys is missing, its address list does not hold the address "
-        "we come from, or sshd does not take keys for root.",
+        "ssh got an answer, and the key was not accepted: the line in authorized_keys is missing, its address "
+        "list does not hold the address we come from, or sshd does not take keys for root.",
         "Run site.yml again; if it stays, on the other node: sudo journalctl -u ssh -n 20",
     ),
     Code(
@@ -81,8 +85,10 @@ CODES: tuple[Code, ...] = (
         "JOB_DIED",
         "fatal",
         "A job ended without saying how",
-        "The unit of the job is gone and its status still says that it runs: it was killed, the memory ran out, or the node was restarted.",
-        "Repeat the command: what was done already is kept. If it dies again, on {node}: sudo journalctl -u {unit} -n 50",
+        "The unit of the job is gone and its status still says that it runs: it was killed, the memory ran out, "
+        "or the node was restarted.",
+        "Repeat the command: what was done already is kept. If it dies again, on {node}: sudo journalctl -u "
+        "{unit} -n 50",
     ),
     Code(
         "JOB_CONFLICT",
@@ -111,7 +117,8 @@ CODES: tuple[Code, ...] = (
         "fatal",
         "Not enough room on the disk",
         "The copy would not fit, or did not fit. Nothing half-copied lies under a real name.",
-        "On {node}: free {short} below {path} (sudo du -xh --max-depth=2 {path} | sort -h | tail), or set models_dir to a larger disk.",
+        "On {node}: free {short} below {path} (sudo du -xh --max-depth=2 {path} | sort -h | tail), or set "
+        "models_dir to a larger disk.",
     ),
     Code(
         "COPY_STALLED",
@@ -147,8 +154,10 @@ CODES: tuple[Code, ...] = (
         "WEIGHTS_EMPTY",
         "fatal",
         "Weight files are empty",
-        "Files of weights with no bytes in them: a copy of a Hugging Face cache that left the blobs behind looks like this.",
-        "On {node}: fetch {path} again; when copying a Hugging Face cache by hand, copy the whole models-- folder or use cp -rL.",
+        "Files of weights with no bytes in them: a copy of a Hugging Face cache that left the blobs behind looks "
+        "like this.",
+        "On {node}: fetch {path} again; when copying a Hugging Face cache by hand, copy the whole models-- "
+        "folder or use cp -rL.",
     ),
     Code(
         "WEIGHTS_TRUNCATED",
@@ -175,9 +184,10 @@ CODES: tuple[Code, ...] = (
         "WEIGHTS_LINK_ESCAPES",
         "fatal",
         "A link leaves the folder of weights",
-        "The container sees this folder only: a link to somewhere else, or with an absolute path, would point to nothing inside it.",
-        "On {node}: cp -rL {path} {path}.whole, then move {path}.whole to where {path} was. For a Hugging Face cache, name the models-- "
-        "folder instead of its snapshot.",
+        "The container sees this folder only: a link to somewhere else, or with an absolute path, would point to "
+        "nothing inside it.",
+        "On {node}: cp -rL {path} {path}.whole, then move {path}.whole to where {path} was. For a Hugging Face "
+        "cache, name the models-- folder instead of its snapshot.",
     ),
     Code(
         "WEIGHTS_UNREADABLE",
@@ -197,7 +207,8 @@ CODES: tuple[Code, ...] = (
         "WEIGHTS_DIFFER",
         "fatal",
         "The weights differ from the source",
-        "After the copy a file still has another SHA-256 than at the source: a fault of memory, disk or link, or a file that somebody writes.",
+        "After the copy a file still has another SHA-256 than at the source: a fault of memory, disk or link, or "
+        "a file that somebody writes.",
         "Repeat the command; if the same file differs again, read it twice on {node}: sha256sum {path}",
     ),
     Code(
@@ -206,6 +217,15 @@ CODES: tuple[Code, ...] = (
         "The folder holds files that the source does not have",
         "They are left alone. An engine that loads every file it finds may load them on this node only.",
         "On {node}, if nobody needs them: sudo rm {paths}",
+    ),
+    Code(
+        "WEIGHTS_REPLACED",
+        "note",
+        "Files that differed from the source were replaced",
+        "The node had files of the same names with other contents. The small ones, which somebody may have "
+        "edited, are kept; a shard that differs is a damaged or foreign copy and is not.",
+        "If one of them was edited on purpose: edit it on {source}, from where all nodes get it. The former ones "
+        "are in {backup} on {node}.",
     ),
     # Images
     Code(
@@ -226,9 +246,10 @@ CODES: tuple[Code, ...] = (
         "IMAGE_DIFFERS",
         "fatal",
         "The image is not the same after the copy",
-        "Ranks of one model must run the same bytes. The image on this node has other layers, another configuration or another architecture.",
-        "On {node}: docker image inspect {reference}, and compare with {source}; then remove the wrong one (docker image rm {reference}) and "
-        "repeat the command.",
+        "Ranks of one model must run the same bytes. The image on this node has other layers, another "
+        "configuration or another architecture.",
+        "On {node}: docker image inspect {reference}, and compare with {source}; then remove the wrong one "
+        "(docker image rm {reference}) and repeat the command.",
     ),
     Code(
         "DOCKER_SILENT",

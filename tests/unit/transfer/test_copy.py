@@ -13,7 +13,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.spark import jobs, peer, transfer, weights, weights_jobs
+from ansible.module_utils.spark import jobs, peer, transfer, undo, weights, weights_jobs
 from ansible.module_utils.spark.weights import Manifest
 
 from tests.unit.transfer import trees
@@ -35,7 +35,8 @@ class Pair:
         self.dead: set[str] = set()
         self.write_shell()
         monkeypatch.setattr(weights_jobs, "rsync_argv", self.rsync_argv)
-        monkeypatch.setattr(weights, "CACHE", root / "cache")
+        monkeypatch.setattr(weights_jobs, "BACKUP", str(root / "backup"))
+        monkeypatch.setattr(undo.record, "__kwdefaults__", {"root": root / "undo"})
         for function in (weights.recall, weights.remember):
             monkeypatch.setattr(function, "__defaults__", (root / "cache",))
 
@@ -90,6 +91,7 @@ class Pair:
         spec = {
             "path": str(self.path),
             "models_dir": str(self.models["spark-02"]),
+            "source_node": "spark-01",
             "manifest": pushed["manifest"],
         }
         return weights_jobs.receive_job(spec, self.reporter("spark-02"))
@@ -169,6 +171,10 @@ class TestCopy:
         assert pushed["files"] == 1
         pair.receive(pushed)
         assert same(pair)
+        assert pair.codes() == ["WEIGHTS_VERIFIED", "WEIGHTS_REPLACED"]
+        (kept,) = (pair.root / "backup").glob("*/config.json")
+        assert kept.read_text() == '{"model_type": "llama"}'
+        assert [entry["new"] for entry in undo.read(root=pair.root / "undo")] == [True, False]
         assert (pair.path / "tokenizer.json").stat().st_ino == inode
 
     def test_a_flipped_bit_on_the_target_is_healed(self, pair):
