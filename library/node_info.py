@@ -10,8 +10,8 @@ short_description: Read everything that planning and checks need to know about a
 description:
   - Reads the machine, its network, its netplan files, Docker, the units that could take the GPU or the API's port, and
     what this project has installed, in one call.
-  - Changes nothing, starts nothing (a stopped Docker daemon is not woken up) and never fails for what a machine lacks; a
-    value that could not be read is null, and its reason is in C(errors).
+  - Changes nothing, starts nothing (a stopped Docker daemon is not woken up) and never fails for what a machine lacks;
+    a value that could not be read is null, and its reason is in C(errors).
   - Needs root to see sockets, netplan files and hashes of others.
 options:
   models_dir:
