@@ -91,7 +91,18 @@ def own_faults(node: str, rails: Sequence[Rail], mtu: int, devices: Mapping[str,
     found = []
     for rail in rails:
         device = devices.get(rail.netdev)
-        if device is None or rail.cidr not in device.addresses:
+        if device is not None and device.carrier is False:
+            found.append(
+                finding(
+                    "FABRIC_LINK_DOWN",
+                    node=node,
+                    found=f"{rail.netdev}: no carrier on rail {rail.rail}",
+                    expected="carrier at every end of the rail",
+                    evidence=(state_of(device),),
+                    netdev=rail.netdev,
+                )
+            )
+        elif device is None or rail.cidr not in device.addresses:
             carried = "it is gone" if device is None else ", ".join(device.addresses) or "it has no address"
             found.append(
                 finding(
@@ -124,9 +135,9 @@ def state_of(device: Device) -> str:
 def judge(run: Run, node: str, rails: Sequence[Rail], mtu: int, seen: Look) -> list[Finding]:
     """Findings from the last look; the cause of a silent peer is looked for while it is silent."""
     found = own_faults(node, rails, mtu, seen.devices)
-    faulty = {item.found.split(":")[0] for item in found if item.code == "FABRIC_ADDRESS_MISSING"}
+    faulty = {item.found.split(":")[0] for item in found if item.code != "FABRIC_MTU_DIFFERS"}
     for answer in seen.answers:
-        # Without its own address the function reaches nobody: one finding for one cause.
+        # Without its own address or carrier the function reaches nobody: one finding for one cause.
         if answer.reached or answer.netdev in faulty:
             continue
         device = seen.devices[answer.netdev]

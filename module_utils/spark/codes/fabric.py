@@ -54,9 +54,10 @@ CODES: tuple[Code, ...] = (
         "fatal",
         "A rail has no carrier",
         "The function is switched on and the other end is too, yet there is no signal on the cable.",
-        "Reseat the QSFP cable at both ends until `cat /sys/class/net/{netdev}/carrier` on {node} prints 1. If both "
-        "ends were reseated "
-        "already, try the other port.",
+        "On every other node: `ip -br link` must not say DOWN for this rail's function. Then reseat the QSFP cable "
+        "at both "
+        "ends until `cat /sys/class/net/{netdev}/carrier` on {node} prints 1; if that does not help, try the other "
+        "port.",
     ),
     Code(
         "FABRIC_SPEED_LOW",

@@ -89,12 +89,21 @@ def test_a_silent_peer_is_named_with_its_cause(machine: Machine) -> None:
 
 
 def test_a_lost_address_is_one_finding(machine: Machine) -> None:
-    machine.link("enp1s0f0np0", carrier=False)
+    machine.link("enp1s0f0np0")
     machine.answer("ping", rc=2)
     seen, _ = watch(machine, Clock(), changed=False)
     found = reach.judge(machine, "spark-01", RAILS[:1], 1500, reach.Look(seen.devices, seen.answers[:1]))
     assert [item.code for item in found] == ["FABRIC_ADDRESS_MISSING"]
-    assert "carrier 0" in found[0].evidence[0]
+    assert "no address" in found[0].evidence[0]
+
+
+def test_a_dead_cable_is_not_a_lost_address(machine: Machine) -> None:
+    machine.link("enp1s0f0np0", carrier=False)
+    machine.answer("ping", rc=1)
+    seen, _ = watch(machine, Clock(), changed=False)
+    found = reach.judge(machine, "spark-01", RAILS, 1500, seen)
+    assert [item.code for item in found] == ["FABRIC_LINK_DOWN", "FABRIC_RAIL_UNREACHABLE"]
+    assert "rail 1" in found[1].found
 
 
 def test_another_mtu(machine: Machine) -> None:
