@@ -40,6 +40,10 @@ options:
   spec:
     description: What it shall do, without secrets.
     type: dict
+  changes:
+    description: Whether the job changes anything but its own records, which is what check mode predicts.
+    type: bool
+    default: true
   poll_s:
     description: How long one poll stays on the node for the job's end.
     type: float
@@ -56,12 +60,12 @@ SHOW_EVERY_S = 4
 
 class ActionModule(ActionBase):
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset({"node", "name", "kind", "spec", "poll_s"})
+    _VALID_ARGS = frozenset({"node", "name", "kind", "spec", "changes", "poll_s"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
         args = dict(self._task.args)
-        node, name = str(args["node"]), str(args["name"])
+        node, name, changes = str(args["node"]), str(args["name"]), bool(args.pop("changes", True))
         if self._task.check_mode:
             note = finding(
                 "NOT_PROVEN_IN_CHECK_MODE",
@@ -73,7 +77,7 @@ class ActionModule(ActionBase):
             predicted = {"name": name, "state": "predicted", "result": None}
             return {
                 **result,
-                "changed": True,
+                "changed": changes,
                 "job": predicted,
                 "findings": [note.as_dict()],
                 "module_executions": counted,

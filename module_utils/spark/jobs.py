@@ -370,7 +370,8 @@ def progress_line(status: Mapping[str, Any]) -> str:
     rate = progress.get("rate_bps")
     if rate:
         text += f", {human(rate)}/s"
-        if done < total:
+        # Before the first hundredth the rate says nothing about the rest.
+        if total / 100 <= done < total:
             text += f", {_span((total - done) / rate)} left"
     return text
 

@@ -307,7 +307,11 @@ class TestProgress:
                 {"stage": "sends", "done_bytes": 167_500_000_000, "total_bytes": 335_000_000_000, "rate_bps": 8.12e8},
                 "sends: 168 GB of 335 GB, 50 %, 812 MB/s, 3 min 26 s left",
             ),
-            ({"stage": "sends", "done_bytes": 10, "total_bytes": 7_300_000, "rate_bps": 1000}, None),
+            ({"stage": "sends", "done_bytes": 80_000, "total_bytes": 7_340_000, "rate_bps": 1000}, None),
+            (
+                {"stage": "sends", "done_bytes": 49, "total_bytes": 1_200_000_000, "rate_bps": 52},
+                "sends: 49 B of 1.2 GB, 0 %, 52 B/s",
+            ),
         ],
     )
     def test_in_one_line(self, progress, line):
