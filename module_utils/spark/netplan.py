@@ -543,7 +543,7 @@ def _pending_state(
     return {
         "stamp": stamp,
         "armed_at": time.time(),
-        "renderer": wanted.renderer,
+        "reapply": _follow_files(node, wanted.renderer),
         "path": str(ours),
         "before": before,
         "moved": [{"path": str(path), "to": str(target)} for path, target in moved],
@@ -639,19 +639,35 @@ ExecStart=/usr/bin/python3 -I {script} "the node restarted before the change was
 """
 
 
-def apply(node: Node, wanted: Wanted) -> Completed | None:
-    """Make the network follow the files; returns the command that failed.
+def _follow_files(node: Node, renderer: str) -> list[list[str]]:
+    """What makes the renderer read netplan's files again without touching an interface that is not ours.
 
-    With NetworkManager `netplan apply` would disconnect every device that netplan manages and restart NetworkManager,
-    the operator's Wi-Fi included; there only our own connections are brought up.
+    `netplan apply` disconnects every device that NetworkManager has from netplan and restarts NetworkManager, the
+    operator's Wi-Fi included. It is only for machines on which NetworkManager does not run.
     """
-    if wanted.renderer == "networkd":
-        answer = node.run(["netplan", "apply"], timeout_s=90)
-        return None if answer.ok else answer
-    for argv in (["netplan", "generate"], ["nmcli", "connection", "reload"]):
-        answer = node.run(argv, timeout_s=60)
+    if renderer == "networkd":
+        if node.run(["nmcli", "-t", "-f", "RUNNING", "general"]).stdout.strip() != "running":
+            return [["netplan", "apply"]]
+        return [
+            ["netplan", "generate"],
+            ["nmcli", "general", "reload", "conf"],
+            ["systemctl", "start", "systemd-networkd.service"],
+            ["networkctl", "reload"],
+        ]
+    return [["netplan", "generate"], ["nmcli", "connection", "reload"]]
+
+
+def apply(node: Node, wanted: Wanted) -> Completed | None:
+    """Make the network follow the files, bringing up our own functions only; returns the command that failed."""
+    commands = _follow_files(node, wanted.renderer)
+    if wanted.renderer == "networkd" and len(commands) > 1:
+        commands += [["networkctl", "reconfigure", rail.netdev] for rail in wanted.rails]
+    for argv in commands:
+        answer = node.run(argv, timeout_s=90)
         if not answer.ok:
             return answer
+    if wanted.renderer == "networkd":
+        return None
     for rail in wanted.rails:
         # At a function that NetworkManager was told to ignore, its connection could never come up.
         state = node.run(["nmcli", "-t", "-g", "GENERAL.STATE", "device", "show", rail.netdev])

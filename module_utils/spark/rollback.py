@@ -128,17 +128,12 @@ def restore_file(state: Mapping[str, Any]) -> None:
 
 def reapply(state: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Make the network follow the files again, touching only the functions that the change touched."""
-    done = []
-    if state["renderer"] == "networkd":
-        done.append(call(["netplan", "apply"]))
-    else:
-        done.append(call(["netplan", "generate"]))
-        done.append(call(["nmcli", "connection", "reload"]))
+    done = [call(argv) for argv in state["reapply"]]
     for device in state["devices"]:
         name = device["netdev"]
         if device["address"] not in device["addresses_before"]:
             done.append(call(["ip", "address", "del", device["address"], "dev", name]))
-        if state["renderer"] != "networkd" and device.get("connection_before"):
+        if device.get("connection_before"):
             done.append(call(["nmcli", "--wait", "10", "connection", "up", device["connection_before"]]))
         if device.get("mtu_before"):
             done.append(call(["ip", "link", "set", "dev", name, "mtu", str(device["mtu_before"])]))

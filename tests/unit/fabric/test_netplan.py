@@ -299,6 +299,15 @@ def test_networkmanager_is_never_restarted(machine: Machine, node: netplan.Node)
     assert ups == [f"netplan-{FIRST}", f"netplan-{SECOND}"]
 
 
+def test_networkd_beside_networkmanager_is_reloaded_alone(machine: Machine, node: netplan.Node) -> None:
+    machine.answer("nmcli", "-t", "-f", "RUNNING", stdout="running\n")
+    change(node, wanted())
+    assert not machine.ran("netplan", "apply")
+    assert [call[-1] for call in machine.ran("networkctl", "reconfigure")] == [FIRST, SECOND]
+    rollback.roll_back(node.rollback)
+    assert not machine.ran("netplan", "apply")
+
+
 def test_without_carrier_networkmanager_may_come_later(machine: Machine, node: netplan.Node) -> None:
     for rail in RAILS:
         machine.link(rail.netdev, carrier=False)
