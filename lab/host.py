@@ -35,14 +35,19 @@ def has_capability(number: int) -> bool:
 
 @dataclass(frozen=True)
 class Cgroups:
-    """The cgroup layout as containers need to know it."""
+    """Where cgroup2 is mounted, empty for nowhere, and the controllers that it has."""
 
-    unified: bool
+    mount: str
     controllers: frozenset[str]
+
+    @property
+    def unified(self) -> bool:
+        """Whether cgroup2 is the host's one layout."""
+        return self.mount == "/sys/fs/cgroup"
 
 
 def cgroups(mounts: str | None = None, root: Path = Path("/")) -> Cgroups:
-    """Read the layout from /proc/mounts: `unified` is a cgroup2 at /sys/fs/cgroup itself."""
+    """Read the layout from /proc/mounts."""
     where = ""
     for line in (Path("/proc/mounts").read_text() if mounts is None else mounts).splitlines():
         fields = line.split()
@@ -56,7 +61,7 @@ def cgroups(mounts: str | None = None, root: Path = Path("/")) -> Cgroups:
             names = (root / where.lstrip("/") / "cgroup.controllers").read_text().split()
         except OSError:
             names = []
-    return Cgroups(where == "/sys/fs/cgroup", frozenset(names))
+    return Cgroups(where, frozenset(names))
 
 
 def container_ulimits() -> list[str]:

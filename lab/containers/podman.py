@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +34,8 @@ class Podman:
     def __init__(self, pin: Path) -> None:
         self.pin = pin
         layout = host.cgroups()
+        # podman's own groups, where no systemd manages them; as the host sees them.
+        self.groups = Path(layout.mount) / "libpod_parent"
         self.pinned = not layout.unified
         if self.pinned and "cgroup2" not in Path("/proc/filesystems").read_text():
             raise LabError("the kernel has no cgroup2", "systemd in containers needs it")
@@ -52,6 +56,7 @@ class Podman:
 
     def release(self) -> None:
         """Unpin: with the last process gone, the namespace and every mount in it vanish."""
+        remove_groups(self.groups / "conmon", self.groups)
         for path in (self.pin, self.pin.parent):
             while host.is_mounted(path):
                 run(["umount", str(path)])
@@ -85,4 +90,16 @@ class Podman:
 
     def remove(self, container: str) -> None:
         """Off and gone; no error where there is none."""
+        number = self.run("inspect", "--format", "{{.Id}}", container, check=False).stdout.strip()
         self.run("rm", "--force", "--ignore", "--time", "0", "--volumes", container)
+        if number and not host.systemd_runs():
+            # A killed init leaves its groups behind.
+            group = self.groups / f"libpod-{number}"
+            remove_groups(*(Path(folder) for folder, _, _ in os.walk(group, topdown=False)))
+
+
+def remove_groups(*groups: Path) -> None:
+    """Remove control groups; those in use stay."""
+    for group in groups:
+        with contextlib.suppress(OSError):
+            group.rmdir()

@@ -112,11 +112,12 @@ def test_apt_sources_reads_both_forms(tmp_path: Path) -> None:
 def test_cgroup_layout(tmp_path: Path, mounts: str, unified: bool, where: str) -> None:
     (tmp_path / where).mkdir(parents=True)
     (tmp_path / where / "cgroup.controllers").write_text("cpu pids\n")
-    assert host.cgroups(mounts, tmp_path) == host.Cgroups(unified, frozenset({"cpu", "pids"}))
+    assert host.cgroups(mounts, tmp_path) == host.Cgroups(f"/{where}", frozenset({"cpu", "pids"}))
+    assert host.cgroups(mounts, tmp_path).unified is unified
 
 
 def test_no_cgroup2_at_all(tmp_path: Path) -> None:
-    assert host.cgroups("cgroup /sys/fs/cgroup/pids cgroup rw,pids 0 0\n", tmp_path) == host.Cgroups(False, frozenset())
+    assert host.cgroups("cgroup /sys/fs/cgroup/pids cgroup rw,pids 0 0\n", tmp_path) == host.Cgroups("", frozenset())
 
 
 def test_limits_are_asked_for_only_where_they_cannot_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
