@@ -16,7 +16,7 @@ DOCUMENTATION = """
 name: transfer_decide
 short_description: Decide on the controller whether a node needs a copy
 description:
-  - Sets C(copy) in its result. Runs nothing on the node.
+  - Sets C(needed) in its result. Runs nothing on the node.
 options:
   what:
     description: C(weights) or C(image).

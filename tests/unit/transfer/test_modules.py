@@ -352,3 +352,37 @@ def test_every_code_of_the_domain_is_named_in_a_test():
     texts = [path.read_text() for path in Path(__file__).parent.iterdir() if path.suffix in (".py", ".yml")]
     unnamed = [code.code for code in DOMAINS["transfer"] if not any(code.code in text for text in texts)]
     assert unnamed == []
+
+
+class TestTransferDecide:
+    """On the controller, from what both nodes said."""
+
+    @staticmethod
+    def decide(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> dict[str, Any]:
+        module = load("action_plugins", "transfer_decide")
+        plugin = module.ActionModule.__new__(module.ActionModule)
+        plugin._task = type("Task", (), {"args": arguments})()
+        monkeypatch.setattr(module.ActionBase, "run", lambda *_arguments: {})
+        return dict(plugin.run(None, {}))
+
+    def test_weights(self, monkeypatch):
+        there = {
+            "path": "/m",
+            "present": True,
+            "digest": "x",
+            "arriving": False,
+            "manifest": {"files": [], "links": []},
+        }
+        gone = {**there, "present": False, "digest": None}
+        nodes = {"what": "weights", "node": "spark-02", "source_node": "spark-01", "source": there}
+        same = self.decide(monkeypatch, mine=there, **nodes)
+        assert (same["needed"], codes(same)) == (False, ["WEIGHTS_VERIFIED"])
+        assert self.decide(monkeypatch, mine=gone, **nodes)["needed"]
+
+    def test_image(self, monkeypatch):
+        there = {**images.ABSENT, "present": True, "content": "x"}
+        nodes = {"what": "image", "node": "spark-02", "source_node": "spark-01", "source": there, "reference": "a/b:1"}
+        same = self.decide(monkeypatch, mine=there, **nodes)
+        assert (same["needed"], codes(same)) == (False, ["IMAGE_VERIFIED"])
+        assert same["module_executions"] == {"modules": 0, "polls": 0}
+        assert self.decide(monkeypatch, mine=images.ABSENT, **nodes)["needed"]
