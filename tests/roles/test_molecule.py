@@ -15,12 +15,20 @@ SCENARIOS = sorted(path.parent.name for path in HERE.glob("molecule/*/converge.y
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_role(scenario: str) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}", "LC_ALL": "C.UTF-8"}
+def test_role(scenario: str, tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
+        "LC_ALL": "C.UTF-8",
+        "NO_COLOR": "1",
+        "MOLECULE_COMMAND_BORDERS": "0",
+        # Molecule remembers how far it came; what it remembers of another run is not true of this one.
+        "MOLECULE_EPHEMERAL_DIRECTORY": str(tmp_path / scenario),
+    }
     done = subprocess.run(
         ["molecule", "test", "--scenario-name", scenario, "--destroy", "always"],
         cwd=HERE,
-        env={**environment, "NO_COLOR": "1", "MOLECULE_COMMAND_BORDERS": "0"},
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
