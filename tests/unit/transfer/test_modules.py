@@ -182,9 +182,17 @@ class TestPeerPing:
         result = self.ping(call, monkeypatch, "PEER_UNREACHABLE")
         assert result["failed"]
 
-    def test_in_check_mode_a_failure_is_no_verdict(self, call, monkeypatch):
+    def test_in_check_mode_without_a_key_nobody_is_asked(self, node, call, monkeypatch):
+        result = self.ping(call, monkeypatch, "PEER_REACHED", check=True)
+        assert codes(result) == ["NOT_PROVEN_IN_CHECK_MODE"]
+        assert "no peer was asked" in result["findings"][0]["found"]
+
+    def test_in_check_mode_a_failure_is_no_verdict(self, node, call, monkeypatch):
+        peer.KEY.parent.mkdir(parents=True)
+        peer.KEY.touch()
         result = self.ping(call, monkeypatch, "PEER_UNREACHABLE", check=True)
         assert codes(result) == ["NOT_PROVEN_IN_CHECK_MODE"]
+        assert result["findings"][0]["evidence"] == ["PEER_UNREACHABLE: spark-02 192.168.200.13"]
         assert not result.get("failed")
 
 
