@@ -35,6 +35,17 @@ def key_of_files(paths: Iterable[Path], *parts: bytes | str) -> str:
     return key(*named, *parts)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents; under sudo they belong to the user, who may not even have a ~/.cache yet."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    user, group = os.environ.get("SUDO_UID"), os.environ.get("SUDO_GID")
+    if user and group and not os.geteuid():
+        os.chown(path, int(user), int(group))
+
+
 @contextmanager
 def locked(path: Path, busy: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold a lock file; `busy` is called once when somebody else holds it, and then it is waited for."""
@@ -61,7 +72,7 @@ class Entry:
         """The folder; made by `build(empty folder)` when it is not there. Older entries of the kind go away then."""
         if self.present():
             return self.path
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         with locked(self.path.parent / f".{self.kind}.lock"):
             return self.path if self.present() else self._build(build)
 

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -64,6 +65,8 @@ def pair_of(machines: Machines, progress: Progress) -> Pair:
 
 def as_root(argv: Sequence[str]) -> int:
     """Start the same command again under sudo, with the user's paths."""
+    if not shutil.which("sudo"):
+        raise LabError("root is needed, and there is no sudo here", "run it as root")
     probe = subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False)
     if probe.returncode:
         raise LabError(
