@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import os
 import socket
+import struct
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,6 +50,8 @@ async def serve(listener: socket.socket, address: str, port: int) -> None:
             far_reader, far_writer = await asyncio.open_connection(address, port)
         except OSError:
             # A reset, as from a port where nobody listens, and not an orderly end.
+            near: socket.socket = writer.get_extra_info("socket")
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
             return
         await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer))
