@@ -1,8 +1,7 @@
 """Container images: which one a node has, whether two nodes have the same, and how one gets it from the other.
 
 An image is told by its registry digest, and where that was lost on the way or never was, by its layers, configuration
-and architecture. The
-``Id`` decides nothing: Docker's two stores name the same image differently.
+and architecture. The ``Id`` decides nothing: Docker's two stores name the same image differently.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Long work on a node: a transient systemd unit with a status file, so that it outlives the connection that started it.
 
 ``rankctl job NAME SPEC.json`` runs in the unit and is the only writer of the status after its start; whoever polls
-reads that file and asks
-systemd whether the unit still lives. A specification is plain data that anyone may read on the node: it holds no
-secret.
+reads that file and asks systemd whether the unit still lives. A specification is plain data that anyone may read on the
+node: it holds no secret.
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ _SECRET = re.compile(r"pass(word|phrase)|secret|token|credential|api_?key|privat
 _WRITE_EVERY_S = 0.5
 _RATE_WINDOW_S = 8.0
 
-# Kind to (module, function). The function gets the specification and a Reporter and returns its result, plain data;
-# it ends by raising
-# JobFailedError where a finding says why.
+# Kind to (module, function). The function gets the specification and a Reporter and returns its result, plain data; it
+# ends by raising JobFailedError where a finding says why.
 KINDS: dict[str, tuple[str, str]] = {
     "weights_hash": ("weights_jobs", "hash_job"),
     "weights_push": ("weights_jobs", "push_job"),
@@ -253,7 +251,8 @@ def cancelled(name: str, node: str) -> Finding:
 
 def unit_alive(name: str, runner: Run = run) -> bool:
     """Whether the job's unit runs; systemd's silence counts as alive, so that nothing is declared dead on no
-    evidence."""
+    evidence.
+    """
     done = runner(["systemctl", "show", "--property=ActiveState", "--value", unit_of(name)])
     return not done.ok or done.stdout.strip() in ("active", "activating", "deactivating", "reloading")
 
@@ -317,7 +316,8 @@ def poll(
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[dict[str, Any], list[Finding]]:
     """The job's status, looked at for up to ``wait_s`` until it is final; the findings are the job's, once it has
-    ended."""
+    ended.
+    """
     valid_name(name)
     ends = clock() + wait_s
     status = read_status(name, root)

@@ -58,8 +58,8 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Receive:
-    """Take files into ``destination``. ``flags`` is rsync's bundle of short options, ``timeout`` its limit for a
-    silent connection.
+    """Take files into ``destination``. ``flags`` is rsync's bundle of short options, ``timeout`` its limit for a silent
+    connection.
     """
 
     flags: str
@@ -167,8 +167,8 @@ def may_receive(path: str, roots: Sequence[str]) -> str | None:
 def open_incoming(destination: str, roots: Sequence[str]) -> int:
     """Open the folder for incoming files, made if need be, and return its descriptor.
 
-    The root may be a link: that is the administrator's choice. Below it no component may be, and the last one has to
-    be root's own and closed to others, so that nobody who may write beside it can turn the copy elsewhere.
+    The root may be a link: that is the administrator's choice. Below it no component may be, and the last one has to be
+    root's own and closed to others, so that nobody who may write beside it can turn the copy elsewhere.
     """
     root = may_receive(destination, roots)
     if root is None:

@@ -1,8 +1,7 @@
 """Bytes from this node to a peer: files by rsync, streams through a pipe, both over ssh on the fabric.
 
-A copy is given up for lack of progress, never for the time it takes. Each address of the peer is one rail; the next
-one is tried when a
-rail does not carry.
+A copy is given up for lack of progress, never for the time it takes. Each address of the peer is one rail; the next one
+is tried when a rail does not carry.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ def rsync_argv(
 ) -> list[str]:
     """rsync of the files named in ``listing`` into the peer's folder for incoming files.
 
-    Written in place there, since nothing reads that folder: a copy that was cut off goes on inside the file in which
-    it ended.
+    Written in place there, since nothing reads that folder: a copy that was cut off goes on inside the file in which it
+    ended.
     """
     remote_shell = list(shell) if shell else ssh_argv(address, cipher=COPY_CIPHER)[:-1]
     argv = ["rsync", "--times", "--inplace", "--from0", f"--files-from={listing}", f"--timeout={STALL_S}"]

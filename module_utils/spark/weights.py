@@ -1,8 +1,7 @@
 """Folders of weights: what is in them, whether it is whole, and whether two of them are the same.
 
-A manifest holds the size and SHA-256 of every file and the target of every link. Hashes are made once and remembered
-by (path, size, mtime,
-inode); the digest of a whole manifest is one line by which nodes are compared.
+A manifest holds the size and SHA-256 of every file and the target of every link. Hashes are made once and remembered by
+(path, size, mtime, inode); the digest of a whole manifest is one line by which nodes are compared.
 """
 
 from __future__ import annotations
@@ -36,8 +35,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class File:
-    """A regular file; ``sha256`` is None until it was read. ``mtime_ns`` and ``inode`` say which file it was on its
-    own node."""
+    """A regular file; ``sha256`` is None until it was read. ``mtime_ns`` and ``inode`` say which file it was on its own
+    node.
+    """
 
     size: int
     sha256: str | None = None
@@ -77,7 +77,8 @@ class Manifest:
 
 def manifest_from(data: Mapping[str, Any]) -> Manifest:
     """The inverse of ``Manifest.as_data``. Raises ValueError for a path or link that would leave the folder: it came
-    from elsewhere."""
+    from elsewhere.
+    """
     made = Manifest()
     for path, size, sha256 in data.get("files", ()):
         if not _inside(path) or not isinstance(size, int) or size < 0:
@@ -264,8 +265,9 @@ def _size(path: str) -> int | None:
 
 
 def _safetensors_fault(path: str) -> str | None:
-    """Why the file is not a whole safetensors file: its first eight bytes give the length of a header that names
-    every offset."""
+    """Why the file is not a whole safetensors file: its first eight bytes give the length of a header that names every
+    offset.
+    """
     try:
         with open(path, "rb") as opened:
             size = os.fstat(opened.fileno()).st_size
@@ -347,7 +349,8 @@ class StoppedError(Exception):
 
 def hash_open(descriptor: int, moved: Callable[[int], None], stop: Event | None = None) -> tuple[str, os.stat_result]:
     """SHA-256 of an open file. What was read is dropped from the page cache again: on these machines it is the GPU's
-    memory."""
+    memory.
+    """
     before = os.fstat(descriptor)
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_CHUNK))

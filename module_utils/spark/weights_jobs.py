@@ -1,5 +1,6 @@
 """The long parts of keeping weights the same everywhere: reading hashes, sending what is missing, and publishing what
-has arrived."""
+has arrived.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +100,8 @@ def _drop_cache(root: str, names: list[str]) -> None:
 
 def receive_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
     """Check what has arrived for ``path`` against the source's ``manifest``, give it its real names, and judge the
-    whole."""
+    whole.
+    """
     path = str(spec["path"]).rstrip("/")
     source = weights.manifest_from(spec["manifest"])
     if source.digest() is None:
