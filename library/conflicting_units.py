@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.spark import takeover
+from ansible.module_utils.spark.link.run import serving
 from ansible.module_utils.spark.runner import CommandFailed, run
 from ansible.module_utils.spark_module import finish
 
@@ -13,6 +14,7 @@ module: conflicting_units
 short_description: Disable and stop units that would serve beside the cluster
 description:
   - Records the state of each unit in the node's undo journal, then disables and stops it, and looks whether that held.
+  - While a rank serves it disables nothing and warns, because systemd would reload.
   - Without I(takeover) it changes nothing and refuses while one of them is enabled or running.
 options:
   node: {description: Name of the node in findings., type: str, required: true}
@@ -47,6 +49,9 @@ def main() -> None:
         before = takeover.read(run, names)
         conflicting = [unit for unit in before if unit.conflicts]
         after = before
+        reason = serving(run) if conflicting and module.params["takeover"] else None
+        if reason:
+            finish(module, findings=takeover.left(node, conflicting, reason), units=[])
         if conflicting and module.params["takeover"]:
             after = takeover.disable(run, before, dry=module.check_mode)
     except CommandFailed as failed:

@@ -8,6 +8,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.spark import netplan
 from ansible.module_utils.spark.findings import fatal, finding
+from ansible.module_utils.spark.link.run import serving
 from ansible.module_utils.spark.runner import CommandFailed, run
 from ansible.module_utils.spark_module import finish
 
@@ -66,9 +67,16 @@ def main() -> None:
     nothing: dict[str, Any] = {"applied": False, "armed": False, "quarantined": []}
     try:
         decision = netplan.decide(node, wanted)
-        if not fatal(decision.findings) and not module.check_mode and netplan.settle(node, decision):
-            decision = netplan.decide(node, wanted)
         said = list(decision.findings)
+        if decision.apply and (reason := serving(run)):
+            said.append(
+                finding(
+                    "FABRIC_BUSY", node=wanted.node, found=reason, expected="no rank running while addresses change"
+                )
+            )
+        if not fatal(said) and not module.check_mode and netplan.settle(node, decision):
+            decision = netplan.decide(node, wanted)
+            said = list(decision.findings)
         if not fatal(said) and decision.changed and (invalid := netplan.validate(node, wanted, decision)):
             said.append(invalid)
         if fatal(said):

@@ -94,3 +94,16 @@ def judge(node: str, before: Sequence[Unit], after: Sequence[Unit]) -> list[Find
                 )
             )
     return found
+
+
+def left(node: str, units: Sequence[Unit], reason: str) -> list[Finding]:
+    """What was not disabled, because that would disturb a serving rank."""
+    return [
+        finding(
+            "UNIT_LEFT_WHILE_SERVING",
+            node=node,
+            found=f"{unit.name} is {unit.state}; {reason}",
+            expected="nothing that takes the GPU or the port at boot",
+        )
+        for unit in units
+    ]

@@ -117,6 +117,13 @@ CODES: tuple[Code, ...] = (
         "On {node}: find out why `systemd-run --on-active=60 true` fails, then run the play again.",
     ),
     Code(
+        "FABRIC_BUSY",
+        "fatal",
+        "The network has to change while a rank serves",
+        "Bringing the functions up anew would cut the ranks off from each other, so nothing was changed.",
+        "Stop the model first: ansible-playbook cluster-down.yml, then run site.yml again.",
+    ),
+    Code(
         "FABRIC_ADOPTED",
         "note",
         "A network that is already right is left as it is",
@@ -208,6 +215,14 @@ CODES: tuple[Code, ...] = (
         "A unit of an earlier deployment was disabled",
         "It would have taken the GPU or the port at the next boot, and the node would silently have served alone.",
         "None needed. By hand it comes back with: sudo systemctl enable --now {unit}",
+    ),
+    Code(
+        "UNIT_LEFT_WHILE_SERVING",
+        "warn",
+        "A conflicting unit was left enabled, because a rank serves",
+        "Disabling a unit makes systemd reload, which can take the GPU from a running container. At the next boot the "
+        "unit would still take the node from the cluster.",
+        "Stop the model first: ansible-playbook cluster-down.yml, then run site.yml again.",
     ),
     Code(
         "UNIT_STILL_ENABLED",

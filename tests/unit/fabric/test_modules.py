@@ -159,3 +159,25 @@ def test_takeover_is_refused_without_the_inventorys_word(call: Call, machine: Ma
     predicted = call("conflicting_units", units=["vllm.service"], takeover=True, _ansible_check_mode=True)
     assert (predicted["changed"], codes(predicted)) == (True, ["UNIT_TAKEN_OVER"])
     assert not machine.ran("systemctl", "disable")
+
+
+def test_under_a_serving_rank_nothing_moves(call: Call, machine: Machine) -> None:
+    machine.answer("systemctl", "is-active", "spark-rank.service", stdout="active\n")
+    busy = configure(call)
+    assert busy["failed"]
+    assert codes(busy) == ["FABRIC_BUSY"]
+    assert list((machine.root / "etc/netplan").iterdir()) == []
+    shown = "Id=vllm.service\nLoadState=loaded\nUnitFileState=enabled\nActiveState=inactive\n"
+    machine.answer("systemctl", "show", stdout=shown)
+    left = call("conflicting_units", units=["vllm.service"], takeover=True)
+    assert (left["changed"], codes(left)) == (False, ["UNIT_LEFT_WHILE_SERVING"])
+    assert not machine.ran("systemctl", "disable")
+
+
+def test_a_right_network_under_a_serving_rank_is_nothing_to_do(call: Call, machine: Machine) -> None:
+    for rail in RAILS:
+        machine.link(rail["netdev"], f"{rail['address']}/24")
+    (machine.root / "etc/netplan/40-spark-fabric.yaml").write_text(TEXT)
+    (machine.root / "etc/netplan/40-spark-fabric.yaml").chmod(0o600)
+    machine.answer("systemctl", "is-active", "spark-rank.service", stdout="active\n")
+    assert configure(call)["findings"] == []
