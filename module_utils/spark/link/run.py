@@ -18,7 +18,7 @@ from ..gids import Resolved
 from ..parse import perftest
 from ..parse.ethtool import parse_counters
 from ..parse.sockets import parse_listeners
-from ..runner import Completed, Run
+from ..runner import NOT_FOUND_RC, Completed, Run
 from . import tcp
 from .verdict import Failure, Stream, failed, judge, overlap, threshold, total
 
@@ -125,6 +125,8 @@ def listen(
     """Start one listener per lane and see all of them listen. Each ends after its client, or at its own end time."""
     life_s = seconds + PATIENCE_S
     found = clear(place, node, lanes)
+    if not fatal(found):
+        found += [_no_tool(node) for lane in lanes[:1] if lane.gid is not None and not _has_perftest(place)]
     if fatal(found):
         return [], found
     place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -163,6 +165,15 @@ def listen(
     if silent:
         stop(place, lanes)
     return started, found
+
+
+def _has_perftest(place: Place) -> bool:
+    # It exits 1 after printing its version.
+    return place.run(["ib_write_bw", "--version"]).rc != NOT_FOUND_RC
+
+
+def _no_tool(node: str) -> Finding:
+    return finding("LINK_TOOL_MISSING", node=node, found="no program ib_write_bw", expected="perftest")
 
 
 def clear(place: Place, node: str, lanes: Sequence[Lane]) -> list[Finding]:

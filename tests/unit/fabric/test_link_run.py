@@ -179,6 +179,12 @@ def test_somebody_elses_listener_is_left_alone(place: link.Place, machine: Machi
     assert not machine.ran("systemd-run")
 
 
+def test_without_perftest_nothing_is_started(place: link.Place, machine: Machine) -> None:
+    machine.answer("ib_write_bw", rc=127, stderr="ib_write_bw: no such program")
+    assert listen(place) == (["LINK_TOOL_MISSING"], [])
+    assert not machine.ran("systemd-run")
+
+
 @pytest.mark.parametrize(
     ("stderr", "code"),
     [
