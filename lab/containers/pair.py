@@ -23,8 +23,10 @@ from lab.shell import Progress, run
 from lab.state import PROJECT, State, end_process, start_time
 
 FORWARDER = "forwarder"
+# Folders of a node on the disk of the host: nested overlays need a real one, and podman makes the journal volatile.
+DISKS = {"docker": "/var/lib/docker", "journal": "/var/log/journal"}
 SSH_PATIENCE_S = 60
-MEMORY_GIB = {"engine": 6.0, "plain": 1.0}
+MEMORY_GIB = {"engine": 5.5, "plain": 1.0}
 
 
 class ContainerPair:
@@ -45,7 +47,7 @@ class ContainerPair:
         return f"{self.machines.name}-{node}"
 
     def disk(self, node: Node) -> Path:
-        """Where the node's /var/lib/docker lies on the host."""
+        """Where those folders of the node lie that are not in its container: docker and journal."""
         return self.state.root / "nodes" / node.name
 
     def ports(self) -> list[int]:
@@ -228,9 +230,10 @@ class ContainerPair:
         for node in self.machines.nodes:
             self.podman.remove(self.container(node.name))
             shutil.rmtree(self.disk(node), ignore_errors=True)
-            self.disk(node).mkdir(parents=True)
+            for name in DISKS:
+                (self.disk(node) / name).mkdir(parents=True)
             if docker and node == self.machines.head:
-                seed.plant(docker, self.disk(node))
+                seed.plant(docker, self.disk(node) / "docker")
             self._create(node, node_image)
         for node in self.machines.nodes:
             self.podman.run("start", self.container(node.name))
@@ -259,7 +262,7 @@ class ContainerPair:
             "--stop-timeout=60",
             # A `reboot` inside comes back, as a machine does; podman stop still stops it.
             "--restart=always",
-            f"--volume={self.disk(node)}:/var/lib/docker",
+            *(f"--volume={self.disk(node) / name}:{path}" for name, path in DISKS.items()),
             node_image,
             "/lib/systemd/systemd",
         )
