@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
 
-ansible.module_utils.__path__.append(str(Path(__file__).resolve().parents[1] / "module_utils"))  # same line in every controller-side entry
+ansible.module_utils.__path__.append(str(Path(__file__).resolve().parents[1] / "module_utils"))
 
 from ansible import constants  # noqa: E402
 from ansible.module_utils.ansible_release import __version__ as ansible_version  # noqa: E402
@@ -23,16 +23,17 @@ name: spark_record
 type: notification
 short_description: result file and screen summary of every play
 description:
-  - Collects C(findings), C(measurements) and C(configuration) from the results of all tasks, and the plan and facts from those of
-    cluster_plan and node_info. At the end of the playbook it writes results/ in the project's folder, one result per cluster.
+  - Collects C(findings), C(measurements) and C(configuration) from the results of all tasks, and the plan and facts
+    from those of cluster_plan and node_info. At the end of the playbook it writes results/ in the project's folder, one
+    result per cluster.
 requirements:
   - enabled in ansible.cfg
 """
 
 PROJECT = Path(__file__).resolve().parents[1]
 CONTROLLER_SIDE = frozenset(
-    "add_host assert debug fail group_by import_role include_role include_tasks include_vars meta pause set_fact set_stats "
-    "validate_argument_spec cluster_gate cluster_inventory cluster_plan".split()
+    "add_host assert debug fail group_by import_role include_role include_tasks include_vars meta pause set_fact "
+    "set_stats validate_argument_spec cluster_gate cluster_inventory cluster_plan".split()
 )
 
 
@@ -80,7 +81,7 @@ class CallbackModule(CallbackBase):
         self.play = "unknown"
         self.check_mode = False
         self.began = time.monotonic()
-        self.began_utc = datetime.now(timezone.utc)
+        self.began_utc = datetime.now(UTC)
         self.cluster_of: dict[str, str] = {}
         self.clusters: dict[str, ClusterRecord] = {}
 
@@ -132,7 +133,7 @@ class CallbackModule(CallbackBase):
         record.failures.append({"node": result.host.get_name(), "task": result.task.get_name(), "message": message})
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        ended = datetime.now(timezone.utc)
+        ended = datetime.now(UTC)
         for name, record in self.clusters.items():
             findings = results.unique(record.findings)
             failed = bool(record.failures) or any(item["severity"] == "fatal" for item in findings)
@@ -161,7 +162,9 @@ class CallbackModule(CallbackBase):
             except OSError as error:
                 self._display.warning(f"the result of {self.play} on {name} could not be written: {error}")
                 continue
-            colour = {"ok": constants.COLOR_OK, "predicted": constants.COLOR_CHANGED}.get(str(result["verdict"]), constants.COLOR_ERROR)
+            colour = {"ok": constants.COLOR_OK, "predicted": constants.COLOR_CHANGED}.get(
+                str(result["verdict"]), constants.COLOR_ERROR
+            )
             text = results.summary(result, str(path.relative_to(PROJECT)))
             first, _, rest = text.partition("\n")
             self._display.display(f"\n{first}", color=colour)

@@ -20,7 +20,8 @@ def finish(
 ) -> NoReturn:
     """Leave the module: successfully, or, when a finding is fatal, with that finding as the message.
 
-    ``findings`` and ``measurements`` are picked up by the callback that writes the result file, from failed tasks as well.
+    ``findings`` and ``measurements`` are picked up by the callback that writes the result file, from failed tasks
+    as well.
     """
     said = list(findings)
     payload: dict[str, Any] = {"changed": changed, "findings": [f.as_dict() for f in said], **result}

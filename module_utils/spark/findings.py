@@ -1,7 +1,8 @@
 """Findings: the unit in which the toolkit speaks.
 
-A finding says what was found on which node, what was expected, on what evidence, and the one remedy. Its code comes from the registry
-in ``codes/``; severities are, from mild to severe, ``ok``, ``note``, ``warn`` and ``fatal``. A fatal finding stops its cluster.
+A finding says what was found on which node, what was expected, on what evidence, and the one remedy. Its code comes
+from the registry in ``codes/``; severities are, from mild to severe, ``ok``, ``note``, ``warn`` and ``fatal``. A fatal
+finding stops its cluster.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ def finding(
 ) -> Finding:
     """Build a finding of a registered code.
 
-    ``fields`` fill the code's remedy; ``node`` is always among them. Raises KeyError for an unregistered code or a remedy field that
-    was not given, ValueError for an unknown severity: both are mistakes of ours, never of the machine.
+    ``fields`` fill the code's remedy; ``node`` is always among them. Raises KeyError for an unregistered code or a
+    remedy field that was not given, ValueError for an unknown severity: both are mistakes of ours, never of the
+    machine.
     """
     kind = REGISTRY[code]
     chosen = severity or kind.severity

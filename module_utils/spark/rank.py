@@ -487,7 +487,7 @@ def log(invocation: str, place: Place = HERE, lines: int = LOG_LINES) -> list[st
     return engine_log.split(place.run(argv, timeout_s=30).stdout)
 
 
-def tree(pid: int, place: Place) -> list[int]:
+def tree(pid: int, place: Place = HERE) -> list[int]:
     """A process and all that descend from it. Orphans inside a container become children of its first process."""
     children: dict[int, list[int]] = {}
     for entry in place.path("/proc").iterdir():

@@ -1,7 +1,7 @@
 """The record of a play: one JSON file per run and cluster, and the screen that sums it up.
 
-    results/<UTC time>-<play>-<cluster>/result.json      everything that was planned, found, measured and changed
-    results/latest/<cluster>/<play>.json                 the newest of a kind: {"result": <path relative to the project>, "verdict": ...}
+results/<UTC time>-<play>-<cluster>/result.json   everything that was planned, found, measured and changed
+results/latest/<cluster>/<play>.json              the newest of a kind: {"result": <path in the project>, "verdict": ...}
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def write(root: Path, result: Mapping[str, Any], ended: datetime) -> Path:
     _write_json(target, result)
     latest = root / "results" / "latest" / cluster / f"{play}.json"
     latest.parent.mkdir(parents=True, exist_ok=True)
-    _write_json(latest, {"result": str(target.relative_to(root)), "verdict": result["verdict"], "ended_utc": result["ended_utc"]})
+    _write_json(
+        latest,
+        {"result": str(target.relative_to(root)), "verdict": result["verdict"], "ended_utc": result["ended_utc"]},
+    )
     return target
 
 
@@ -97,12 +100,18 @@ def _completion_row(completion: Mapping[str, Any]) -> str:
 
 def summary(result: Mapping[str, Any], shown_path: str) -> str:
     """What a person sees at the end of a play: it fits a screen, the worst findings first."""
-    lines = [f"{result['play']} on {result['cluster']}: {str(result['verdict']).upper()} in {result['duration_s']:.0f} s"]
+    lines = [
+        f"{result['play']} on {result['cluster']}: {str(result['verdict']).upper()} in {result['duration_s']:.0f} s"
+    ]
     plan: Mapping[str, Any] = result.get("plan") or {}
     if plan:
         lines.append(_row("nodes", _nodes_row(plan)))
         subnets = ", ".join(rail["subnet"] for rail in plan.get("rails", ()))
-        lines.append(_row("fabric", f"{plan.get('transport')}, {subnets}, MTU {plan.get('mtu')}" if subnets else "none: one node"))
+        lines.append(
+            _row(
+                "fabric", f"{plan.get('transport')}, {subnets}, MTU {plan.get('mtu')}" if subnets else "none: one node"
+            )
+        )
     measured: Mapping[str, Mapping[str, Any]] = result.get("measurements") or {}
     for node, values in measured.items():
         for rail in values.get("gids", ()):
@@ -117,7 +126,7 @@ def summary(result: Mapping[str, Any], shown_path: str) -> str:
             lines.append(_row(key.replace("_", " "), ", ".join(value) if isinstance(value, list) else _flat(value)))
     lines += _finding_rows(result.get("findings", ()))
     for failure in result.get("failures", ()):
-        lines.append(_row("failed", f"{failure['node']} in \"{failure['task']}\""))
+        lines.append(_row("failed", f'{failure["node"]} in "{failure["task"]}"'))
     executions: Mapping[str, Mapping[str, int]] = result.get("module_executions") or {}
     counted = ", ".join(f"{node} {n['modules']} (+{n['polls']} polls)" for node, n in sorted(executions.items()))
     if counted:

@@ -1,4 +1,4 @@
-"""The one way in which external commands are run: an argument list, a C locale, a time limit, and an error that explains itself."""
+"""The one way to run external commands: an argument list, a C locale, a time limit, an error that explains itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class CommandFailed(Exception):
         self.completed = completed
         self.remedy = remedy
         said = completed.stderr.strip() or completed.stdout.strip() or "it printed nothing"
-        super().__init__(f"{' '.join(completed.argv)} exited {completed.rc}: {said[-2000:]}{' ' + remedy if remedy else ''}")
+        super().__init__(
+            f"{' '.join(completed.argv)} exited {completed.rc}: {said[-2000:]}{' ' + remedy if remedy else ''}"
+        )
 
 
 class Run(Protocol):
@@ -75,7 +77,7 @@ def run(
     environment = {**os.environ, "LC_ALL": "C", "LANGUAGE": "C", **(env or {})}
     began = time.monotonic()
     try:
-        done = subprocess.run(  # noqa: S603 - an argument list, never a shell
+        done = subprocess.run(
             list(argv),
             input=None if stdin is None else stdin.encode(),
             stdin=subprocess.DEVNULL if stdin is None else None,

@@ -1,4 +1,4 @@
-"""Pairs for the end-to-end tests: each is brought to factory state once per module and removed at the end of the run."""
+"""Pairs for the end-to-end tests: each is brought to factory state once per module and removed at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The container pair, from factory state to a completion by real vLLM, and what happens when something is not as it should be.
+"""The container pair, from factory state to a completion by real vLLM, and what happens when something is amiss.
 
 The tests of this file are one story, told in order on one pair.
 """
@@ -74,12 +74,21 @@ def test_one_command_brings_up_the_model_and_proves_it_with_a_completion(contain
     serving = result["configuration"]
     for key in ("image", "tensor_parallel", "max_num_seqs", "base_url", "served_names", "environment"):
         assert serving.get(key), key
-    status, body = ask("/v1/chat/completions", {"model": serving["served_names"][0], "messages": [{"role": "user", "content": "Say OK."}], "max_tokens": 8})
+    status, body = ask(
+        "/v1/chat/completions",
+        {"model": serving["served_names"][0], "messages": [{"role": "user", "content": "Say OK."}], "max_tokens": 8},
+    )
     assert status == 200
     assert json.loads(body)["usage"]["completion_tokens"] > 0
-    started = {node: container_pair.sh(node, "docker inspect -f '{{.State.StartedAt}}' spark-rank").strip() for node in container_pair.nodes}
+    started = {
+        node: container_pair.sh(node, "docker inspect -f '{{.State.StartedAt}}' spark-rank").strip()
+        for node in container_pair.nodes
+    }
     assert started[WORKER] < started[HEAD], "the worker starts first"
-    sums = {node: container_pair.sh(node, f"sha256sum {BUNDLE}/rankctl.pyz {BUNDLE}/launch {BUNDLE}/manifest.json") for node in container_pair.nodes}
+    sums = {
+        node: container_pair.sh(node, f"sha256sum {BUNDLE}/rankctl.pyz {BUNDLE}/launch {BUNDLE}/manifest.json")
+        for node in container_pair.nodes
+    }
     assert sums[HEAD] == sums[WORKER]
     for node in container_pair.nodes:
         assert result["module_executions"][node]["modules"] <= 35
@@ -87,7 +96,8 @@ def test_one_command_brings_up_the_model_and_proves_it_with_a_completion(contain
 
 def test_the_second_run_of_both_changes_nothing_and_keeps_serving(container_pair: VirtualPair) -> None:
     before = container_pair.snapshot()
-    for playbook, variables in (("site.yml", {}), ("cluster-up.yml", {"model": "lab-tiny"})):
+    plays: tuple[tuple[str, dict[str, Any]], ...] = (("site.yml", {}), ("cluster-up.yml", {"model": "lab-tiny"}))
+    for playbook, variables in plays:
         outcome = container_pair.play(playbook, **variables)
         assert outcome.rc == 0, outcome.output[-6000:]
         assert not any(outcome.changed.values()), (playbook, outcome.result("lab")["changed"])
@@ -100,7 +110,9 @@ def test_a_dead_worker_fails_the_probe_although_health_says_200(container_pair: 
     container_pair.sh(WORKER, "docker kill spark-rank")
     assert ask("/health")[0] == 200
     began = time.monotonic()
-    probe = container_pair.module(HEAD, "completion_probe", base_url="http://127.0.0.1:8000", served_names=["lab-tiny"], deadline_s=30)
+    probe = container_pair.module(
+        HEAD, "completion_probe", base_url="http://127.0.0.1:8000", served_names=["lab-tiny"], deadline_s=30
+    )
     assert time.monotonic() - began < 45
     assert probe["failed"]
     codes = {item["code"] for item in probe["findings"] if item["severity"] == "fatal"}

@@ -1,4 +1,4 @@
-"""The VM pair: a kernel of its own, soft-RoCE, real ``ib_write_bw``; one story in order, from factory state to a proven link."""
+"""The VM pair: a kernel of its own, soft-RoCE, real ``ib_write_bw``; one story, from factory state to a proven link."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ def netplan_files(pair: VirtualPair, node: str) -> dict[str, list[Any]]:
 @pytest.fixture(scope="module")
 def factory_netplan(vm_pair: VirtualPair) -> dict[str, dict[str, list[Any]]]:
     found = vm_pair.snapshot()
-    return {node: {p: f for p, f in found[node]["files"].items() if p.startswith("/etc/netplan/")} for node in vm_pair.nodes}
+    return {
+        node: {p: f for p, f in found[node]["files"].items() if p.startswith("/etc/netplan/")} for node in vm_pair.nodes
+    }
 
 
-def test_check_mode_on_factory_state_changes_nothing_and_claims_nothing_unproven(vm_pair: VirtualPair, factory_netplan: Any) -> None:
+def test_check_mode_on_factory_state_changes_nothing_and_claims_nothing_unproven(
+    vm_pair: VirtualPair, factory_netplan: Any
+) -> None:
     before = vm_pair.snapshot()
     outcome = vm_pair.play("site.yml", check=True)
     assert outcome.rc == 0, outcome.output[-6000:]
@@ -37,7 +41,9 @@ def test_check_mode_on_factory_state_changes_nothing_and_claims_nothing_unproven
     assert changed_paths(before, vm_pair.snapshot()) == {}
 
 
-def test_site_moves_the_orphan_keeps_the_foreign_file_and_measures_both_rails(vm_pair: VirtualPair, factory_netplan: Any) -> None:
+def test_site_moves_the_orphan_keeps_the_foreign_file_and_measures_both_rails(
+    vm_pair: VirtualPair, factory_netplan: Any
+) -> None:
     outcome = vm_pair.play("site.yml")
     assert outcome.rc == 0, outcome.output[-6000:]
     result = outcome.result("lab-fabric")

@@ -1,4 +1,4 @@
-"""The virtual Sparks as the end-to-end tests see them: playbooks through ansible-runner, the nodes through testinfra."""
+"""The virtual Sparks as the end-to-end tests see them: playbooks by ansible-runner, the nodes by testinfra."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from testinfra.host import Host
 
 PROJECT = Path(__file__).resolve().parents[2]
 
-# What must be equal before and after a run that claims to have changed nothing: bytes, modes, owners, times, unit states, starts.
+# What must be equal before and after a run that claims to have changed nothing: bytes, modes, owners, times, unit
+# states, starts.
 SNAPSHOT = r"""
 import hashlib, json, os, subprocess
 def said(*argv):
     done = subprocess.run(argv, capture_output=True, text=True)
     return done.stdout if done.returncode == 0 else f"rc {done.returncode}"
 files = {}
-for top in ("/etc", "/usr/local/lib/spark-cluster", "/var/lib/spark-cluster", "/root/.ssh", "/home/spark/.ssh", "/home/spark/models"):
+ours = "/usr/local/lib/spark-cluster /var/lib/spark-cluster"
+for top in f"/etc {ours} /root/.ssh /home/spark/.ssh /home/spark/models".split():
     for folder, _, names in os.walk(top):
         for name in names:
             path = os.path.join(folder, name)
@@ -33,9 +35,11 @@ for top in ("/etc", "/usr/local/lib/spark-cluster", "/var/lib/spark-cluster", "/
             whole = os.readlink(path) if os.path.islink(path) else hashlib.sha256(open(path, "rb").read()).hexdigest()
             files[path] = [whole, oct(stat.st_mode), stat.st_uid, stat.st_gid, stat.st_mtime_ns]
 units = said("systemctl", "list-unit-files", "--no-legend", "--type=service")
-containers = said("sh", "-c", "docker ps -aq --no-trunc 2>/dev/null | xargs -r docker inspect -f '{{.Id}} {{.State.StartedAt}} {{.Image}}'")
+inspect = "docker inspect -f '{{.Id}} {{.State.StartedAt}} {{.Image}}'"
+containers = said("sh", "-c", f"docker ps -aq --no-trunc 2>/dev/null | xargs -r {inspect}")
 active = said("systemctl", "show", "spark-rank.service", "-p", "ActiveState,ActiveEnterTimestampMonotonic,NRestarts")
-addresses = [[a["ifname"], [x["local"] for x in a["addr_info"]]] for a in json.loads(said("ip", "-j", "-4", "addr") or "[]")]
+links = json.loads(said("ip", "-j", "-4", "addr") or "[]")
+addresses = [[a["ifname"], [x["local"] for x in a["addr_info"]]] for a in links]
 print(json.dumps({"files": files, "units": units, "containers": containers, "rank": active, "addresses": addresses}))
 """
 
@@ -83,7 +87,9 @@ class VirtualPair:
         argv = [sys.executable, "-m", "lab", "--machines", self.name, *arguments]
         done = subprocess.run(argv, cwd=PROJECT, capture_output=True, check=False, stdin=subprocess.DEVNULL)
         if check and done.returncode:
-            raise AssertionError(f"{shlex.join(argv)} exited {done.returncode}:\n{done.stdout.decode()}\n{done.stderr.decode()}")
+            raise AssertionError(
+                f"{shlex.join(argv)} exited {done.returncode}:\n{done.stdout.decode()}\n{done.stderr.decode()}"
+            )
         return done
 
     def console(self, node: str, *argv: str) -> subprocess.CompletedProcess[bytes]:
@@ -93,7 +99,9 @@ class VirtualPair:
     def sh(self, node: str, script: str) -> str:
         """Output of a shell script that must succeed on a node, as root."""
         done = self.console(node, "sh", "-c", script)
-        assert done.returncode == 0, f"{node}: {script}\nexited {done.returncode}: {done.stdout.decode()}{done.stderr.decode()}"
+        assert done.returncode == 0, (
+            f"{node}: {script}\nexited {done.returncode}: {done.stdout.decode()}{done.stderr.decode()}"
+        )
         return done.stdout.decode()
 
     def host(self, node: str) -> Host:
@@ -130,7 +138,9 @@ class VirtualPair:
                 **options,
             )
             stats: Mapping[str, Mapping[str, int]] = done.stats or {}
-            output = Path(scratch, "artifacts", done.config.ident, "stdout").read_text(encoding="utf-8", errors="replace")
+            output = Path(scratch, "artifacts", done.config.ident, "stdout").read_text(
+                encoding="utf-8", errors="replace"
+            )
             assert done.rc is not None
             outcome = Outcome(done.rc, dict(stats.get("changed", {})), output)
         for path in sorted(set((PROJECT / "results").glob("*/result.json")) - known):
@@ -149,7 +159,10 @@ class VirtualPair:
                 module_args=json.dumps(arguments),
                 inventory=str(self.inventory),
                 cmdline="--become",
-                envvars={"ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "ANSIBLE_CALLBACK_PLUGINS": str(PROJECT / "callback_plugins")},
+                envvars={
+                    "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"),
+                    "ANSIBLE_CALLBACK_PLUGINS": str(PROJECT / "callback_plugins"),
+                },
                 quiet=True,
             )
             for event in done.events:
@@ -164,7 +177,9 @@ def changed_paths(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[s
     found: dict[str, Any] = {}
     for node in before:
         old, new = before[node], after[node]
-        files = sorted(path for path in {*old["files"], *new["files"]} if old["files"].get(path) != new["files"].get(path))
+        files = sorted(
+            path for path in {*old["files"], *new["files"]} if old["files"].get(path) != new["files"].get(path)
+        )
         other = [key for key in old if key != "files" and old[key] != new[key]]
         if files or other:
             found[node] = {"files": files, **{key: [old[key], new[key]] for key in other}}

@@ -20,7 +20,15 @@ SHIM = 'ansible.module_utils.__path__.append(str(Path(__file__).resolve().parent
 # Assembled here, so that this file does not name what it forbids.
 FORBIDDEN = ("/" + "work" + "/", "shared" + "/", "contracts" + ".md")
 ROLES = sorted(path.name for path in (PROJECT / "roles").iterdir() if path.is_dir())
-TYPES: dict[str, type | tuple[type, ...]] = {"str": str, "path": str, "int": int, "float": (int, float), "bool": bool, "list": list, "dict": dict}
+TYPES: dict[str, type | tuple[type, ...]] = {
+    "str": str,
+    "path": str,
+    "int": int,
+    "float": (int, float),
+    "bool": bool,
+    "list": list,
+    "dict": dict,
+}
 
 
 def sources() -> list[Path]:
@@ -137,7 +145,9 @@ def test_facts_are_never_injected_variables() -> None:
         for path in sources()
         if path.suffix in (".yml", ".yaml", ".j2") and path.relative_to(PROJECT).parts[0] in ("roles", "playbooks")
         for number, line in enumerate(text_of(path).splitlines(), 1)
-        if re.search(r"\bansible_(distribution|os_family|architecture|memtotal_mb|hostname|kernel|default_ipv4|mounts)", line)
+        if re.search(
+            r"\bansible_(distribution|os_family|architecture|memtotal_mb|hostname|kernel|default_ipv4|mounts)", line
+        )
     ]
     assert not found, "\n".join(found)
 

@@ -17,7 +17,13 @@ BIN = Path(sys.executable).parent
 def run(*argv: str, cwd: Path = PROJECT, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '')}", "NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
     return subprocess.run(
-        argv, cwd=cwd, env={**inherited, **environment}, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        argv,
+        cwd=cwd,
+        env={**inherited, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -34,6 +40,7 @@ def ansible_lint(*arguments: str, cwd: Path = PROJECT) -> subprocess.CompletedPr
 
 def test_ruff() -> None:
     clean(run("ruff", "check", "--quiet", "--output-format=concise", "."))
+    clean(run("ruff", "format", "--quiet", "--check", "."))
 
 
 def test_mypy() -> None:

@@ -10,7 +10,14 @@ from ansible.module_utils.spark.findings import SEVERITIES, fatal, finding, from
 
 
 def test_a_finding_survives_the_way_through_json() -> None:
-    said = finding("UNKNOWN_CAUSE", node="spark-02", found="exit 1", expected="a running rank", evidence=["log line"], attach="rank.log")
+    said = finding(
+        "UNKNOWN_CAUSE",
+        node="spark-02",
+        found="exit 1",
+        expected="a running rank",
+        evidence=["log line"],
+        attach="rank.log",
+    )
     assert from_dict(said.as_dict()) == said
     assert said.remedy.endswith("attach rank.log to a report.")
 
@@ -32,7 +39,9 @@ def test_only_the_worst_severity_counts() -> None:
 
 
 def test_rendering_names_everything_a_reader_needs() -> None:
-    text = render(finding("UNKNOWN_CAUSE", node="spark-02", found="exit 1", expected="a rank", evidence=["line 7"], attach="f"))
+    text = render(
+        finding("UNKNOWN_CAUSE", node="spark-02", found="exit 1", expected="a rank", evidence=["line 7"], attach="f")
+    )
     for part in ("FATAL", "UNKNOWN_CAUSE", "spark-02", "exit 1", "a rank", "line 7", "remedy"):
         assert part in text
 
@@ -42,7 +51,8 @@ def test_every_registered_code_is_complete(code: str) -> None:
     kind = REGISTRY[code]
     assert kind.code == code == code.upper()
     assert kind.severity in SEVERITIES
-    assert kind.title and kind.explanation
+    assert kind.title
+    assert kind.explanation
     assert kind.remedy or kind.severity in ("ok", "note"), "a warning or refusal without a remedy helps nobody"
     list(string.Formatter().parse(kind.remedy))
 

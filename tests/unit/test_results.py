@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible.module_utils.spark import results
 
-ENDED = datetime(2026, 11, 30, 21, 45, 0, tzinfo=timezone.utc)
+ENDED = datetime(2026, 11, 30, 21, 45, 0, tzinfo=UTC)
 
 
 def a_result(**changes: Any) -> dict[str, Any]:
@@ -58,14 +58,22 @@ def test_the_summary_puts_the_worst_first_and_fits_a_screen() -> None:
         return {"code": code, "severity": severity, "node": "spark-02", "found": f"found {code}", "remedy": remedy}
 
     findings = [said(f"NOTE_{n}", "note") for n in range(30)] + [said("LINK_DEGRADED", "fatal", "Reboot both.")]
-    link = {"rails": [{"rail": 0, "gbps": 92.57}, {"rail": 1, "gbps": 92.57}], "sum_gbps": 185.14, "min_gbps": 170, "overlap_share": 0.98}
+    link = {
+        "rails": [{"rail": 0, "gbps": 92.57}, {"rail": 1, "gbps": 92.57}],
+        "sum_gbps": 185.14,
+        "min_gbps": 170,
+        "overlap_share": 0.98,
+    }
     text = results.summary(
         a_result(
             verdict="failed",
             findings=findings,
             measurements={"spark-01": {"link": link}},
             plan={
-                "nodes": [{"node": "spark-01", "role": "head", "rank": 0}, {"node": "spark-02", "role": "worker", "rank": 1}],
+                "nodes": [
+                    {"node": "spark-01", "role": "head", "rank": 0},
+                    {"node": "spark-02", "role": "worker", "rank": 1},
+                ],
                 "rails": [{"rail": 0, "subnet": "192.168.200.0/24"}],
                 "transport": "rdma",
                 "mtu": 1500,

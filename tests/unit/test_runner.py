@@ -9,13 +9,18 @@ from ansible.module_utils.spark.runner import NOT_FOUND_RC, TIMED_OUT_RC, Comman
 
 
 def test_what_a_program_says_is_kept_apart_and_in_the_c_locale() -> None:
-    done = run([sys.executable, "-c", "import os,sys; print(os.environ['LC_ALL']); print('no', file=sys.stderr); sys.exit(3)"])
+    done = run(
+        [sys.executable, "-c", "import os,sys; print(os.environ['LC_ALL']); print('no', file=sys.stderr); sys.exit(3)"]
+    )
     assert (done.rc, done.stdout, done.stderr, done.ok) == (3, "C\n", "no\n", False)
 
 
 def test_arguments_reach_the_program_without_a_shell() -> None:
     hostile = "$(id) `id` \"quoted\" 'single'\nsecond line \u00fc"
-    assert run([sys.executable, "-c", "import sys; sys.stdout.buffer.write(sys.argv[1].encode())", hostile]).stdout == hostile
+    assert (
+        run([sys.executable, "-c", "import sys; sys.stdout.buffer.write(sys.argv[1].encode())", hostile]).stdout
+        == hostile
+    )
 
 
 def test_a_missing_program_and_a_slow_one_have_their_own_codes() -> None:
@@ -28,7 +33,11 @@ def test_a_missing_program_and_a_slow_one_have_their_own_codes() -> None:
 def test_a_failure_explains_itself() -> None:
     with pytest.raises(CommandFailed, match="exited 4: broken pipe dream Replace the pipe") as raised:
         run(
-            [sys.executable, "-c", "import sys; sys.exit('broken pipe dream') if 0 else (sys.stderr.write('broken pipe dream'), sys.exit(4))"],
+            [
+                sys.executable,
+                "-c",
+                "import sys; sys.stderr.write('broken pipe dream'); sys.exit(4)",
+            ],
             check=True,
             remedy="Replace the pipe.",
         )

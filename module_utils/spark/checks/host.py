@@ -246,9 +246,7 @@ def _allow(kind: str, evidence: Iterable[str], netdevs: list[str]) -> str:
     if kind == "ufw":
         return " && ".join(f"sudo ufw allow in on {name}" for name in netdevs)
     if kind == "firewalld":
-        added = " && ".join(
-            f"sudo firewall-cmd --permanent --zone=trusted --add-interface={name}" for name in netdevs
-        )
+        added = " && ".join(f"sudo firewall-cmd --permanent --zone=trusted --add-interface={name}" for name in netdevs)
         return f"{added} && sudo firewall-cmd --reload"
     chain = next((line[len("chain ") :].partition(":")[0] for line in evidence if line.startswith("chain ")), "")
     names = ", ".join(f'"{name}"' for name in netdevs)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Code:
     """One kind of finding.
 
-    ``remedy`` is a format string: ``finding()`` fills it from its keyword fields, so that what is printed works as it stands.
+    ``remedy`` is a format string: ``finding()`` fills it from its keyword fields, so that what is printed works
+    as it stands.
     ``no_help`` lists settings on which the field has wasted afternoons without effect.
     """
 

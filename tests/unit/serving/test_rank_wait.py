@@ -141,9 +141,8 @@ def test_a_rank_that_is_not_there_is_named(plugin: ModuleType, tmp_path: Path) -
 def test_silence_of_all_ranks_ends_with_the_one_that_is_behind(
     plugin: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started = time.time()
+    started, base = time.time(), time.monotonic()
     monkeypatch.setattr(plugin.time, "time", lambda: started + (time.monotonic() - base) * 400)
-    base = time.monotonic()
     results = wait(
         plugin,
         tmp_path,
