@@ -81,13 +81,16 @@ def build(root: Path, progress: Progress) -> None:
         furnish(root)
 
 
+def own_python() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
 def pip_argv(target: Path) -> list[str]:
     name, index = TORCH_INDEX
     extra = ["--extra-index-url", index] if reachable(name) else []
-    own = f"{sys.version_info.major}.{sys.version_info.minor}"
     other = (
         []
-        if own == PYTHON
+        if own_python() == PYTHON
         else ["--python-version", PYTHON, "--only-binary=:all:", *(f"--platform={p}" for p in PLATFORMS)]
     )
     return [
