@@ -1,7 +1,7 @@
 """The record of a play: one JSON file per run and cluster, and the screen that sums it up.
 
 results/<UTC time>-<play>-<cluster>/result.json  everything that was planned, found, measured and changed
-results/latest/<cluster>/<play>.json  the newest of a kind: {"result": <path in the project>, "verdict": ...}
+results/latest/<cluster>/<play>.json             the newest: {"result": <path in the project>, "verdict": ...}
 """
 
 from __future__ import annotations
