@@ -158,7 +158,7 @@ CODES: tuple[Code, ...] = (
         "None needed; the proof at the end of the play says whether it serves.",
     ),
     Code(
-        "WIDTH_FAILS",
+        "MODEL_FAILS_AT_WIDTH",
         "fatal",
         "This model is recorded as failing on this many nodes",
         "The recipe carries a recorded failure for this width.",

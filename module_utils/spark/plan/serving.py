@@ -319,7 +319,7 @@ def _recorded(cluster: Cluster, recipe: Recipe, width: int) -> list[Finding]:
     if known is not None and known.verdict == "fails":
         findings.append(
             finding(
-                "WIDTH_FAILS",
+                "MODEL_FAILS_AT_WIDTH",
                 node=cluster.name,
                 found=f"{recipe.title} on {width}: {known.symptom or 'it fails'}",
                 expected="a recorded success",

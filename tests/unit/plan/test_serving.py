@@ -244,9 +244,9 @@ def test_a_folder_of_links_is_odd(pair: Pair) -> None:
 
 def test_a_recorded_failure_is_fatal_and_an_unknown_width_a_warning(pair: Pair) -> None:
     alone = plan_for(cluster_with(("spark-01",)), pair, recipe_of("lab-tiny"))
-    assert not {"WIDTH_FAILS", "WIDTH_UNPROVEN"} & set(codes(alone))
+    assert not {"MODEL_FAILS_AT_WIDTH", "WIDTH_UNPROVEN"} & set(codes(alone))
     small = recipe_of("deepseek-v4-flash", sized(50, "GiB"))
-    item = said(plan_for(cluster_with(("spark-01",)), pair, small), "WIDTH_FAILS")
+    item = said(plan_for(cluster_with(("spark-01",)), pair, small), "MODEL_FAILS_AT_WIDTH")
     assert item["severity"] == "fatal"
     assert item["evidence"][-1] == "source: https://github.com/Anemll/dspark-vllm-gx10"
     unproven = recipe_of("deepseek-v4-flash", lambda data: data.pop("widths"))
