@@ -25,7 +25,7 @@ from lab.state import PROJECT, State, end_process, start_time
 FORWARDER = "forwarder"
 # Folders of a node on the disk of the host: nested overlays need a real one, and podman makes the journal volatile.
 DISKS = {"docker": "/var/lib/docker", "journal": "/var/log/journal"}
-SSH_PATIENCE_S = 60
+SSH_PATIENCE_S = 120
 MEMORY_GIB = {"engine": 5.5, "plain": 1.0}
 
 
