@@ -605,26 +605,29 @@ def _not_armed(wanted: Wanted, answer: Completed) -> Finding:
 
 
 def start_timer(node: Node, seconds: int) -> Completed:
+    argv = [
+        "systemd-run",
+        f"--unit={TIMER}",
+        "--description=Put the fabric's network back unless it is confirmed",
+        f"--on-active={seconds}s",
+        "--timer-property=AccuracySec=1s",
+        "--collect",
+        "/usr/bin/python3",
+        "-I",
+        str(node.rollback / "rollback.py"),
+    ]
+    answer = node.run(argv)
+    if answer.ok:
+        return answer
+    # One of an earlier run may still be there, waiting or failed.
     stop_timer(node)
-    return node.run(
-        [
-            "systemd-run",
-            f"--unit={TIMER}",
-            "--description=Put the fabric's network back unless it is confirmed",
-            f"--on-active={seconds}s",
-            "--timer-property=AccuracySec=1s",
-            "--collect",
-            "/usr/bin/python3",
-            "-I",
-            str(node.rollback / "rollback.py"),
-        ]
-    )
+    node.run(["systemctl", "reset-failed", f"{TIMER}.timer", f"{TIMER}.service"])
+    return node.run(argv)
 
 
 def stop_timer(node: Node) -> None:
     """The timer only: a rollback that has begun is never interrupted."""
     node.run(["systemctl", "stop", f"{TIMER}.timer"])
-    node.run(["systemctl", "reset-failed", f"{TIMER}.timer", f"{TIMER}.service"])
 
 
 def _boot_unit(script: Path, folder: Path) -> str:
@@ -643,18 +646,20 @@ def _follow_files(node: Node, renderer: str) -> list[list[str]]:
     """What makes the renderer read netplan's files again without touching an interface that is not ours.
 
     `netplan apply` disconnects every device that NetworkManager has from netplan and restarts NetworkManager, the
-    operator's Wi-Fi included. It is only for machines on which NetworkManager does not run.
+    operator's Wi-Fi included. It is only for machines on which NetworkManager does not run. The generator is called
+    itself, because `netplan generate` reloads systemd after it.
     """
+    generate = find_generator(node) or ["netplan", "generate"]
     if renderer == "networkd":
         if node.run(["nmcli", "-t", "-f", "RUNNING", "general"]).stdout.strip() != "running":
             return [["netplan", "apply"]]
         return [
-            ["netplan", "generate"],
+            generate,
             ["nmcli", "general", "reload", "conf"],
             ["systemctl", "start", "systemd-networkd.service"],
             ["networkctl", "reload"],
         ]
-    return [["netplan", "generate"], ["nmcli", "connection", "reload"]]
+    return [generate, ["nmcli", "connection", "reload"]]
 
 
 def apply(node: Node, wanted: Wanted) -> Completed | None:
@@ -668,10 +673,12 @@ def apply(node: Node, wanted: Wanted) -> Completed | None:
             return answer
     if wanted.renderer == "networkd":
         return None
+    states = [
+        split_terse(line) for line in node.run(["nmcli", "-t", "-f", "DEVICE,STATE", "device"]).stdout.splitlines()
+    ]
     for rail in wanted.rails:
         # At a function that NetworkManager was told to ignore, its connection could never come up.
-        state = node.run(["nmcli", "-t", "-g", "GENERAL.STATE", "device", "show", rail.netdev])
-        if state.stdout.startswith("10 "):
+        if [rail.netdev, "unmanaged"] in states:
             node.run(["nmcli", "device", "set", rail.netdev, "managed", "yes"])
         answer = node.run(["nmcli", "--wait", "20", "connection", "up", f"netplan-{rail.netdev}"], timeout_s=40)
         if not answer.ok and _carrier(node, rail.netdev):

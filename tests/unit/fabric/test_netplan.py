@@ -294,9 +294,24 @@ def test_without_a_timer_nothing_is_changed(machine: Machine, node: netplan.Node
 def test_networkmanager_is_never_restarted(machine: Machine, node: netplan.Node) -> None:
     change(node, wanted(text=text("NetworkManager")))
     assert not machine.ran("netplan", "apply")
-    assert machine.ran("netplan", "generate")
+    assert not machine.ran("netplan", "generate")
+    assert (str(machine.root / "usr/libexec/netplan/generate"),) in machine.calls
     ups = [call[-1] for call in machine.ran("nmcli", "--wait")]
     assert ups == [f"netplan-{FIRST}", f"netplan-{SECOND}"]
+
+
+def test_a_function_that_networkmanager_ignores_is_handed_to_it(machine: Machine, node: netplan.Node) -> None:
+    machine.answer("nmcli", "-t", "-f", "DEVICE,STATE", stdout=f"{FIRST}:unmanaged\n{SECOND}:disconnected\n")
+    change(node, wanted(text=text("NetworkManager")))
+    assert [call[3] for call in machine.ran("nmcli", "device", "set")] == [FIRST]
+
+
+def test_a_timer_of_an_earlier_run_makes_room(machine: Machine, node: netplan.Node) -> None:
+    answers = [said(rc=1, stderr="Unit spark-fabric-rollback.timer was already loaded"), said()]
+    machine.answer("systemd-run", to=lambda argv: answers.pop(0))
+    _, done, wrong = change(node, wanted())
+    assert (done["armed"], wrong) == (True, [])
+    assert machine.ran("systemctl", "stop", "spark-fabric-rollback.timer")
 
 
 def test_networkd_beside_networkmanager_is_reloaded_alone(machine: Machine, node: netplan.Node) -> None:
