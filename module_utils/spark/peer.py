@@ -7,15 +7,19 @@ run is built here.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shlex
+import signal
 import stat
 import sys
 import syslog
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +28,7 @@ from typing import Any
 SSH_DIR = Path("/etc/spark-cluster/ssh")
 KEY = SSH_DIR / "id_ed25519"
 KNOWN_HOSTS = SSH_DIR / "known_hosts"
+LOCKS = Path("/run/spark-cluster/receive")
 CONFIG = Path("/etc/spark-cluster/peer.json")
 COMMAND = "/usr/bin/python3 /usr/local/lib/spark-cluster/rankctl.pyz peer"
 
@@ -209,6 +214,44 @@ def _step(above: int, name: str, *, private: bool) -> int:
     return below
 
 
+def claim(destination: str, patience_s: float = 10.0, locks: Path = LOCKS) -> int:
+    """Become the only one that writes into a folder for incoming files, until the returned descriptor is closed.
+
+    A receiver whose connection went silent lives on until its own timeout, with a file open that by then may have been
+    completed over another rail and published. So a newcomer ends it first. Anything else that holds the lock is waited
+    for: files are just being given their names.
+    """
+    locks.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = locks / f"{hashlib.sha256(destination.encode()).hexdigest()[:24]}.lock"
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    ends = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            for process in _receivers(path):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            if time.monotonic() > ends:
+                os.close(lock)
+                raise RefusedError(f"another copy into {destination} does not end") from None
+            time.sleep(0.05)
+        else:
+            return lock
+
+
+def _receivers(lock: Path) -> list[int]:
+    """The rsync processes that have the lock open."""
+    found = []
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        with suppress(OSError):
+            if comm.read_text() == "rsync\n" and any(
+                os.readlink(entry) == str(lock) for entry in os.scandir(comm.parent / "fd")
+            ):
+                found.append(int(comm.parent.name))
+    return found
+
+
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """What a granted request runs with; of what came in only who is connected is kept."""
     kept = {name: inherited[name] for name in ("SSH_CONNECTION", "SSH_CLIENT") if name in inherited}
@@ -239,6 +282,7 @@ def answer_ping(arguments: Sequence[str]) -> int:
 
 def _receive(request: Receive) -> int:
     descriptor = open_incoming(request.destination, [str(root) for root in read_config().get("receive", [])])
+    os.set_inheritable(claim(request.destination), True)
     os.umask(0o077)
     os.fchdir(descriptor)
     argv = ["rsync", "--server", request.flags, request.timeout, "--inplace", ".", "./"]

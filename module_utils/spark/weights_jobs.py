@@ -116,6 +116,14 @@ def receive_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
                 path=path,
             )
         )
+    lock = peer.claim(peer.incoming_dir(path))
+    try:
+        return _receive(path, source, spec, job)
+    finally:
+        os.close(lock)
+
+
+def _receive(path: str, source: Manifest, spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
     owner = weights.owner_for(str(spec["models_dir"]))
     backup = f"{BACKUP}/{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     have = weights.recall(path, weights.scan(path, job.node)[0]) if os.path.isdir(path) else Manifest()

@@ -36,6 +36,7 @@ class Pair:
         self.write_shell()
         monkeypatch.setattr(weights_jobs, "rsync_argv", self.rsync_argv)
         monkeypatch.setattr(weights_jobs, "BACKUP", str(root / "backup"))
+        monkeypatch.setattr(peer.claim, "__defaults__", (10.0, root / "locks"))
         monkeypatch.setattr(undo.record, "__kwdefaults__", {"root": root / "undo"})
         for function in (weights.recall, weights.remember):
             monkeypatch.setattr(function, "__defaults__", (root / "cache",))
@@ -57,6 +58,7 @@ class Pair:
             import syslog; syslog.syslog = lambda *words: None
             from spark import peer
             peer.read_config.__defaults__ = (Path("{config}"),)
+            peer.claim.__defaults__ = (10.0, Path("{self.root}/locks"))
             sys.exit(peer.main([]))'
             """)
         )
@@ -117,6 +119,11 @@ def contents(root: Path) -> dict[str, bytes | str]:
     }
 
 
+def written(root: Path) -> dict[str, tuple[int, int, int]]:
+    found = {path.name: path.stat() for path in root.iterdir()}
+    return {name: (status.st_ino, status.st_mtime_ns, status.st_ctime_ns) for name, status in found.items()}
+
+
 def same(pair: Pair) -> bool:
     return contents(pair.models["spark-01"] / "tiny") == contents(pair.path)
 
@@ -157,10 +164,10 @@ class TestCopy:
     def test_again_with_nothing_to_do(self, pair):
         trees.model(pair.models["spark-01"] / "tiny")
         pair.receive(pair.push())
-        before = {path: path.stat() for path in pair.path.iterdir()}
+        before = written(pair.path)
         pushed = pair.push()
         assert (pushed["files"], pushed["changed"]) == (0, False)
-        assert {path: path.stat() for path in pair.path.iterdir()} == before
+        assert written(pair.path) == before
 
     def test_only_what_differs(self, pair):
         root = trees.model(pair.models["spark-01"] / "tiny")
@@ -230,6 +237,22 @@ class TestCutOff:
         pair.receive(pair.push())
         assert same(pair)
         assert not pair.incoming.exists()
+
+    def test_a_receiver_that_was_left_behind_is_ended(self, pair):
+        """Its connection went silent, the copy went on over the other rail: it must not write into what is
+        published.
+        """
+        trees.model(pair.models["spark-01"] / "tiny")
+        wish = f"rsync --server -tRe.LsfxCIvu --timeout=60 --inplace . {pair.incoming}/"
+        with subprocess.Popen(
+            [str(pair.shell), "192.168.200.13", wish], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as left:
+            assert left.stdout
+            assert left.stdout.read(4), "it has begun to speak"
+            pushed = pair.push()
+            assert left.wait(10) == -signal.SIGKILL
+        pair.receive(pushed)
+        assert same(pair)
 
     def test_published_halfway(self, pair):
         """The receiving job was killed after one file: the next run keeps that one and brings the rest."""

@@ -145,6 +145,23 @@ class TestIncoming:
             peer.open_incoming(f"{tmp_path}/.spark-incoming-x", [str(tmp_path)])
 
 
+class TestClaim:
+    def test_one_after_the_other(self, tmp_path):
+        os.close(peer.claim("/m/.spark-incoming-x", 1, tmp_path))
+        os.close(peer.claim("/m/.spark-incoming-x", 1, tmp_path))
+
+    def test_another_folder_is_another_matter(self, tmp_path):
+        one, other = peer.claim("/m/.spark-incoming-x", 0, tmp_path), peer.claim("/m/.spark-incoming-y", 0, tmp_path)
+        os.close(one)
+        os.close(other)
+
+    def test_who_is_no_receiver_is_waited_for_and_left_alone(self, tmp_path):
+        held = peer.claim("/m/.spark-incoming-x", 0, tmp_path)
+        with pytest.raises(peer.RefusedError, match="does not end"):
+            peer.claim("/m/.spark-incoming-x", 0.2, tmp_path)
+        os.close(held)
+
+
 def test_the_packed_command_answers_as_sshd_calls_it(tmp_path):
     """The whole way: zipapp, verb, environment variable, answer and exit status."""
     from ansible.module_utils.spark.bundle import build_rankctl
