@@ -92,8 +92,8 @@ class ActionModule(ActionBase):
                 display.display(f"  {node}: {line}")
                 shown_at, shown = time.monotonic(), line
             said = self._poll({"node": node, "name": name, "action": "poll", "wait_s": wait_s}, task_vars)
-        if shown and _state(said) == "done":
-            display.display(f"  {node}: {progress_line(said['job'])}")
+        if shown and _state(said) == "done" and (line := progress_line(said["job"])) != shown:
+            display.display(f"  {node}: {line}")
         result.update(said)
         result.pop("poll", None)
         result.pop("invocation", None)
