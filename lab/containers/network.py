@@ -46,6 +46,7 @@ class Network:
         """Undo share() once nobody has a namespace there."""
         if mark.exists() and host.is_mounted(NAMESPACES) and not any(NAMESPACES.iterdir()):
             run(["umount", str(NAMESPACES)])
+            mark.unlink()
 
     def up(self) -> None:
         """Make what is missing as a whole: half a network is taken down first."""

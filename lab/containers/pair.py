@@ -18,11 +18,13 @@ from lab.engine import seed
 from lab.errors import LabError
 from lab.factory import Management
 from lab.machines import Machines, Node
-from lab.registry import Record, Registry
+from lab.registry import FOLDER, Record, Registry
 from lab.shell import Progress, run
 from lab.state import PROJECT, State, end_process, start_time
 
 FORWARDER = "forwarder"
+# There while the mount on /run/netns is the lab's; of no one pair, as the last one to go removes it.
+NAMESPACES_MARK = FOLDER / "netns"
 # Folders of a node on the disk of the host: nested overlays need a real one, and podman makes the journal volatile.
 DISKS = {"docker": "/var/lib/docker", "journal": "/var/log/journal"}
 SSH_PATIENCE_S = 120
@@ -199,7 +201,7 @@ class ContainerPair:
     # --- steps
 
     def _prepare(self) -> None:
-        self.network.share(self.registry.folder / "netns")
+        self.network.share(NAMESPACES_MARK)
         self.podman.prepare()
 
     def _require(self) -> None:
@@ -314,7 +316,7 @@ class ContainerPair:
             shutil.rmtree(theirs.root / "nodes", ignore_errors=True)
         self.network.down()
         self.podman.release()
-        self.network.unshare(self.registry.folder / "netns")
+        self.network.unshare(NAMESPACES_MARK)
 
     # --- waiting
 
