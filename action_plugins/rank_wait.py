@@ -75,13 +75,14 @@ class ActionModule(ActionBase):
         self.board = Board(folder, self.node, members)
         self.began = time.monotonic()
         said, seen, phases = self._wait(task_vars or {})
-        self._configure(result, seen)
         result["findings"] = [item.as_dict() for item in said]
         result["measurements"] = {"readiness": self._measure(seen, phases)}
         result["module_executions"] = {"modules": 0, "polls": self.polls}
         fatal = [item for item in said if item.severity == "fatal"]
         if fatal:
             result.update(failed=True, msg="\n".join(render(item) for item in fatal))
+        else:
+            self._configure(result, seen)
         return result
 
     def _wait(self, task_vars: dict[str, Any]) -> tuple[list[Finding], dict[str, Any], dict[str, float]]:

@@ -18,16 +18,16 @@ def probe(
     The first name is asked for a whole answer and for a streamed one, every other name for one token.
     """
     until = time.monotonic() + deadline_s
+    before = client.health(min(3, deadline_s))
     asked = names[0] if names else "?"
 
     def remaining() -> float:
         return max(0.05, until - time.monotonic())
 
     def evidence(*lines: str) -> list[str]:
-        # Asked only after a completion has failed, so that its answer belongs to that moment.
         return [
             *lines,
-            f"/health says: {client.health()}",
+            f"/health said {before} before the completion, and says {client.health()} after it",
             f"asked for {asked!r} with a deadline of {deadline_s:.0f} s",
         ]
 

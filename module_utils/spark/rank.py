@@ -310,8 +310,7 @@ def prestart(
     """Everything that must hold before this rank starts: what stands against it, and the start as it would be executed.
 
     With ``replacing`` a rank of ours still runs and will be stopped first, so ports, memory and the container's name
-    are left to the check
-    at the start itself.
+    are left to the check at the start itself.
     """
     node = str(plan["node"])
     said = check_bundle(place, node)
@@ -356,6 +355,7 @@ def start_record(
         "memory_available_bytes": memory_available(place),
         "launcher": launcher_hashes(place),
         "api_key_file": plan.get("api_key_file") if plan.get("role") == "head" else None,
+        "invocation": os.environ.get("INVOCATION_ID", ""),
         "prepared_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
@@ -454,12 +454,10 @@ def remove_own(place: Place = HERE) -> bool:
 
 
 def main_stop(_argv: Sequence[str]) -> int:
+    """Stop the container. systemd calls this for a rank that died by itself too: what is left of it stays readable."""
     existing = container(HERE)
-    if existing is None or not existing["config_sha256"]:
-        return 0
-    if existing["running"]:
+    if existing is not None and existing["config_sha256"] and existing["running"]:
         HERE.run(["docker", "stop", "-t", str(STOP_S), existing["id"]], timeout_s=STOP_S + 20)
-    HERE.run(["docker", "rm", "--force", existing["id"]], timeout_s=30)
     return 0
 
 
@@ -554,13 +552,16 @@ def status(place: Place = HERE, *, api_host: str = "", port: int = 0) -> dict[st
         trouble = ""
     except OSError as error:
         box, trouble = None, str(error)
-    lines = log(service.get("InvocationID", ""), place)
+    # systemd forgets a unit that has ended well, and its invocation with it.
+    last = started_with(place)
+    invocation = service.get("InvocationID") or str(last.get("invocation") or "")
+    lines = log(invocation, place)
     now = engine_log.progress(lines)
     if box is not None and box["running"] and box["config_sha256"]:
         state = "running"
     elif active in ("active", "activating", "reloading"):
         state = "starting"
-    elif active == "failed" or lines or (box is not None and box["config_sha256"]):
+    elif active == "failed" or (box is not None and box["config_sha256"]):
         state = "dead"
     else:
         state = "absent"
@@ -571,7 +572,7 @@ def status(place: Place = HERE, *, api_host: str = "", port: int = 0) -> dict[st
     exit_status: int | None = None
     if state == "dead":
         text = service.get("ExecMainStatus", "")
-        exit_status = int(text) if text.isdigit() else None
+        exit_status = box["exit_status"] if box else int(text) if text.isdigit() else None
     result: dict[str, Any] = {
         "state": state,
         "unit": {
@@ -580,7 +581,7 @@ def status(place: Place = HERE, *, api_host: str = "", port: int = 0) -> dict[st
             "result": service.get("Result"),
             "load": service.get("LoadState"),
         },
-        "invocation": service.get("InvocationID", ""),
+        "invocation": invocation,
         "container": box,
         "docker_error": trouble,
         "exit_status": exit_status,
@@ -591,7 +592,7 @@ def status(place: Place = HERE, *, api_host: str = "", port: int = 0) -> dict[st
         "log_lines": len(lines),
         "usage": usage(box["pid"] if box and box["running"] else 0, place),
         "memory_available_bytes": memory_available(place),
-        "start": started_with(place) if state == "running" else {},
+        "start": last if state == "running" else {},
         "health": answer,
     }
     if state == "dead":

@@ -144,7 +144,7 @@ def test_a_failed_completion_is_told_with_what_health_says(
     said, measured = ask(url)
     assert (said.code, said.severity, measured) == ("COMPLETION_FAILED", "fatal", None)
     assert words in said.found
-    assert "/health says: HTTP 200" in said.evidence
+    assert "/health said HTTP 200 before the completion, and says HTTP 200 after it" in said.evidence
 
 
 @pytest.mark.parametrize("part", ["whole", "stream", "models"])
@@ -156,7 +156,7 @@ def test_an_answer_that_does_not_come_ends_at_the_deadline(served: tuple[Server,
     said, _ = ask(url, deadline_s=0.6)
     assert time.monotonic() - began < 2
     assert said.code == "COMPLETION_HANGS"
-    assert "/health says: HTTP 200" in said.evidence
+    assert "/health said HTTP 200 before the completion, and says HTTP 200 after it" in said.evidence
 
 
 def test_every_served_name_is_asked(served: tuple[Server, str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.spark import bundle, gids, rank
 from ansible.module_utils.spark.findings import Finding
-from ansible.module_utils.spark.plan.types import CONFIG_LABEL, SECRET_CONFIG_PATH
+from ansible.module_utils.spark.plan.types import CONFIG_LABEL, RANK_PATH, SECRET_CONFIG_PATH
 from ansible.module_utils.spark.rank import Place
 from ansible.module_utils.spark.runner import Completed
 
@@ -150,7 +150,7 @@ def silent_docker(place: Place) -> None:
 
 
 def named(place: Place, label: str | None, running: bool) -> None:
-    state = {"Running": running, "Status": "running" if running else "exited", "Pid": 7}
+    state = {"Running": running, "Status": "running" if running else "exited", "Pid": 7, "ExitCode": 0}
     labels = {CONFIG_LABEL: label} if label else {}
     box = [{"Id": "1", "State": state, "Config": {"Labels": labels}}]
     place.run.answers["docker", "container", "inspect"] = (0, json.dumps(box), "")  # type: ignore[attr-defined]
@@ -287,13 +287,17 @@ def test_a_rank_is_running_starting_dead_or_absent(place: Place) -> None:
     assert rank.status(place)["state"] == "starting"
     named(place, "c0ffee", True)
     assert rank.status(place)["state"] == "running"
+    # A head that crashed while serving exits with 0: systemd calls it a success, and forgets the unit and its log's
+    # name.
     named(place, "c0ffee", False)
-    # A head that crashed while serving exits with 0, so systemd calls it a success.
-    unit_says(
-        place, {"ActiveState": "inactive", "Result": "success", "ExecMainStatus": "0", "InvocationID": "1"}, "INFO up\n"
-    )
+    rank.write_private(place.path(RANK_PATH), b'{"invocation": "abc"}')
+    unit_says(place, {"ActiveState": "inactive", "Result": "success", "InvocationID": ""}, "ValueError: x\n")
     seen = rank.status(place)
-    assert (seen["state"], seen["exit_status"]) == ("dead", 0)
+    assert (seen["state"], seen["exit_status"], seen["invocation"]) == ("dead", 0, "abc")
+    assert rank.death(seen, "n", 0, place).evidence == ("ValueError: x",)
+    unit_says(place, {"ActiveState": "failed", "ExecMainStatus": "78", "InvocationID": "1"})
+    place.run.answers["docker", "container", "inspect"] = (1, "", "no such container")  # type: ignore[attr-defined]
+    assert (rank.status(place)["state"], rank.status(place)["exit_status"]) == ("dead", 78)
 
 
 def test_a_plan_that_is_none_is_refused_with_its_reason(place: Place) -> None:
