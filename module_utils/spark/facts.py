@@ -190,10 +190,13 @@ class BundleFacts(TypedDict):
 
 
 class RankContainer(TypedDict):
+    """``memory_share`` is the engine's share of the node that its command line names, which its end gives back."""
+
     id: str
     running: bool
     started_at: str
     config_sha256: str
+    memory_share: float | None
 
 
 class RankFacts(TypedDict):

@@ -5,7 +5,7 @@ The same objects come from the command line with ``--format '{{json .}}'`` and f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..plan.types import CONFIG_LABEL
@@ -53,4 +53,15 @@ def parse_container(container: Mapping[str, Any]) -> RankContainer:
         "running": bool(state.get("Running")),
         "started_at": str(state.get("StartedAt", "")),
         "config_sha256": str(labels.get(CONFIG_LABEL, "")),
+        "memory_share": _memory_share((container.get("Config") or {}).get("Cmd") or []),
     }
+
+
+def _memory_share(argv: Sequence[str]) -> float | None:
+    for flag, value in zip(argv, argv[1:], strict=False):
+        if flag == "--gpu-memory-utilization":
+            try:
+                return float(value)
+            except ValueError:
+                return None
+    return None

@@ -236,7 +236,7 @@ def test_image_and_rank(machine: Machine) -> None:
     assert facts["image"] is not None
     assert facts["image"]["present"]
     assert facts["image"]["layers"] == ["sha256:2"]
-    container = {"id": "c1", "running": True, "started_at": "t", "config_sha256": "f00"}
+    container = {"id": "c1", "running": True, "started_at": "t", "config_sha256": "f00", "memory_share": None}
     assert facts["rank"] == {"unit_state": "active", "container": container}
     absent = machine.read(image="a/b:2")["image"]
     assert absent is not None

@@ -82,15 +82,20 @@ def test_containers() -> None:
     ours = {
         "Id": "c0ffee",
         "State": {"Running": True, "StartedAt": "2026-11-30T20:00:00Z"},
-        "Config": {"Labels": {CONFIG_LABEL: "ab12"}},
+        "Config": {
+            "Labels": {CONFIG_LABEL: "ab12"},
+            "Cmd": ["serve", "/models/m", "--gpu-memory-utilization", "0.835"],
+        },
     }
     assert docker.parse_container(ours) == {
         "id": "c0ffee",
         "running": True,
         "started_at": "2026-11-30T20:00:00Z",
         "config_sha256": "ab12",
+        "memory_share": 0.835,
     }
-    assert docker.parse_container({"Id": "x", "Config": {"Labels": None}})["config_sha256"] == ""
+    unlike = docker.parse_container({"Id": "x", "Config": {"Labels": None, "Cmd": ["--gpu-memory-utilization", "x"]}})
+    assert (unlike["config_sha256"], unlike["memory_share"]) == ("", None)
 
 
 UFW_RULES = """*filter
