@@ -58,10 +58,7 @@ def parse_container(container: Mapping[str, Any]) -> RankContainer:
 
 
 def _memory_share(argv: Sequence[str]) -> float | None:
-    for flag, value in zip(argv, argv[1:], strict=False):
-        if flag == "--gpu-memory-utilization":
-            try:
-                return float(value)
-            except ValueError:
-                return None
-    return None
+    try:
+        return float(argv[argv.index("--gpu-memory-utilization") + 1])
+    except (ValueError, IndexError):
+        return None
