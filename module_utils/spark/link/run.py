@@ -24,8 +24,8 @@ from .verdict import Failure, Stream, failed, judge, overlap, threshold, total
 
 FOLDER = Path("run/spark-cluster/link")
 LAST = Path("run/spark-cluster/link.json")
-# From the start of the listeners to that of the clients lie a few tasks, and on a slow machine each takes seconds.
-PATIENCE_S = 90
+# Between the start of the listeners and that of the clients lie a few tasks; on a loaded machine each takes a minute.
+PATIENCE_S = 240
 # Connecting, registering memory and perftest's own margins.
 SLACK_S = 30
 # Starting an interpreter takes each sender its own time; they are told a common moment to begin.
