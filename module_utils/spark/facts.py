@@ -45,11 +45,15 @@ class DockerFacts(TypedDict):
 
 
 class NetdevFacts(TypedDict):
-    """``speed_mbps`` is None without a link, and on virtual devices like ``driver`` and ``pci``; IPv4 only."""
+    """``speed_mbps`` is None without a link, and on virtual devices like ``driver`` and ``pci``; IPv4 only.
+
+    A missing ``carrier`` says something only while ``admin_up``: the interface is switched on.
+    """
 
     name: str
     mac: str
     operstate: str
+    admin_up: bool
     carrier: bool
     mtu: int
     speed_mbps: int | None

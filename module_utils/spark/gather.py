@@ -305,6 +305,7 @@ def _netdevs(node: Node, links: Iterable[ip.Link], devices: Iterable[RdmaDeviceF
                 "name": link.name,
                 "mac": link.mac,
                 "operstate": link.operstate,
+                "admin_up": link.admin_up,
                 "carrier": link.carrier,
                 "mtu": link.mtu,
                 "speed_mbps": int(speed) if speed.isdigit() and int(speed) < 2**31 else None,

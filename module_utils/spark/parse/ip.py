@@ -22,6 +22,7 @@ class Link:
     mtu: int
     master: str | None
     addresses: tuple[str, ...]
+    admin_up: bool = False
 
 
 def parse_addr(text: str) -> list[Link]:
@@ -39,6 +40,7 @@ def parse_addr(text: str) -> list[Link]:
                 for entry in link.get("addr_info", ())
                 if entry.get("family") == "inet"
             ),
+            admin_up="UP" in link.get("flags", ()),
         )
         for link in _records(text)
         # ip prints an empty object for what it filtered out.

@@ -19,6 +19,7 @@ def test_addresses_before_and_after_the_fabric_is_set_up() -> None:
     assert list(before) == ["lo", "mgmt0", "enp1s0f0np0", "enP2p1s0f0np0"]
     assert before["enp1s0f0np0"].addresses == ()
     assert before["enp1s0f0np0"].carrier
+    assert before["enp1s0f0np0"].admin_up
     assert before["enp1s0f0np0"].mtu == 1500
     after = {link.name: link for link in ip.parse_addr(read("ip-addr-after.json"))}
     assert after["enp1s0f0np0"].addresses == ("192.168.100.11/24",)
