@@ -1,5 +1,4 @@
-"""Which GID a rail uses: the one RoCE v2 entry that the kernel made from the rail's own IPv4 address. Its index is
-never assumed."""
+"""Which GID a rail uses: the one RoCE v2 entry of the rail's own IPv4 address, whatever its index is today."""
 
 from __future__ import annotations
 

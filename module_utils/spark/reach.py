@@ -1,5 +1,4 @@
-"""Whether the rails of a node work: own addresses, MTU, and every peer answering on every rail from that rail's own
-function."""
+"""Whether a node's rails work: own addresses, MTU, and every peer answering on every rail."""
 
 from __future__ import annotations
 
