@@ -30,7 +30,7 @@ from .runner import Run, run
 
 REFUSAL_PATH = f"{RUN_DIR}/refusal.json"
 REFUSED = 78  # EX_CONFIG
-STOP_S = 25
+STOP_S = 15
 LOG_LINES = 4000
 _SETTLE_S = 30.0
 
