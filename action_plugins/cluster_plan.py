@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +15,13 @@ from ansible.module_utils.spark.plan.build import add_serving, build_plan  # noq
 from ansible.module_utils.spark.plan.present import finding_line, plan_lines  # noqa: E402
 from ansible.module_utils.spark.plan.serving import configuration, plan_serving  # noqa: E402
 from ansible.module_utils.spark.plan.types import Bundle, BundleFile, Purpose  # noqa: E402
-from ansible.module_utils.spark_controller import PROJECT, cluster_of, members_of, recipe_for  # noqa: E402
+from ansible.module_utils.spark_controller import (  # noqa: E402
+    PROJECT,
+    cluster_of,
+    members_of,
+    overlays_of,
+    recipe_for,
+)
 from ansible.plugins.action import ActionBase  # noqa: E402
 
 DOCUMENTATION = """
@@ -59,7 +65,7 @@ class ActionModule(ActionBase):
         plan = build_plan(
             cluster,
             facts,
-            _bundle(),
+            _bundle(overlays_of(cluster, recipe) if recipe else []),
             purpose=purpose,
             absent=absent,
             silent=silent,
@@ -95,7 +101,7 @@ def _failed(registered: Any) -> bool:
     return isinstance(registered, Mapping) and bool(registered.get("failed") or registered.get("unreachable"))
 
 
-def _bundle() -> Bundle:
-    files = store(build_bundle(PROJECT), PROJECT / ".cache" / "bundle")
+def _bundle(overlays: Sequence[tuple[str, bytes]]) -> Bundle:
+    files = store(build_bundle(PROJECT, overlays), PROJECT / ".cache" / "bundle")
     rankctl = next(item["sha256"] for item in files if item["path"] == RANKCTL)
     return {"rankctl_sha256": rankctl, "files": [cast(BundleFile, dict(item)) for item in files]}

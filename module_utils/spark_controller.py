@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 from ansible.module_utils.spark.findings import Finding, finding
 from ansible.module_utils.spark.plan.inventory import Cluster, read_cluster
+from ansible.module_utils.spark.plan.known import chosen
 from ansible.module_utils.spark.plan.policy import VARIABLES
-from ansible.module_utils.spark.plan.recipe import Recipe, RecipeError, read_recipe
+from ansible.module_utils.spark.plan.recipe import Recipe, RecipeError, extended, outer, read_recipe
 
 PROJECT = Path(__file__).resolve().parents[1]
 CATALOGUE = PROJECT / "models"
@@ -71,10 +73,15 @@ def cluster_of(members: Sequence[tuple[str, Mapping[str, Any]]], remote_user: st
     return read_cluster(str(shown), members, default_user=remote_user or "root")
 
 
+def folders(cluster: Cluster) -> list[Path]:
+    """Where recipes are, in the order in which they are searched: the user's own folders before ours."""
+    return [*(_folder(path) for path in cluster.policy.spark_models_path), CATALOGUE]
+
+
 def catalogue(cluster: Cluster) -> dict[str, Path]:
-    """Every recipe by name; a folder of the user's own comes before ours."""
+    """Every recipe by name."""
     found: dict[str, Path] = {}
-    for folder in [*(_folder(path) for path in cluster.policy.spark_models_path), CATALOGUE]:
+    for folder in folders(cluster):
         for path in sorted(folder.glob("*.yml")):
             found.setdefault(path.stem, path)
     return found
@@ -105,24 +112,90 @@ def recipe_for(cluster: Cluster) -> tuple[Recipe | None, list[Finding]]:
             node=cluster.name,
             found=f"model: {wanted}",
             expected="a name of the catalogue",
+            evidence=[f"there is no folder {folder}" for folder in folders(cluster) if not folder.is_dir()],
             known=listed,
         )
         return None, [said]
-    recipe, errors = load_recipe(known[wanted])
-    return recipe, [
+    recipe, errors = load_recipe(known[wanted], folders(cluster))
+    if recipe is not None:
+        return chosen(recipe, cluster.policy.profile, cluster.policy.profile_values, node=cluster.name)
+    return None, [
         finding(
             "RECIPE_INVALID",
             node=cluster.name,
             found=f"{error.place(known[wanted])}: {error.problem}",
             expected=error.expected,
-            cure=f"Edit {known[wanted]}: {error.cure}",
+            cure=f"Edit {error.file or known[wanted]}: {error.cure}",
         )
         for error in errors
     ]
 
 
-def load_recipe(path: Path) -> tuple[Recipe | None, list[RecipeError]]:
-    """Read and check one file of a catalogue; errors carry the line."""
+def overlays_of(cluster: Cluster, recipe: Recipe) -> list[tuple[str, bytes]]:
+    """Name and content of the recipe's overlays, of those that are there; yours are found before ours."""
+    found = []
+    for overlay in recipe.overlays:
+        path = next((file for folder in folders(cluster) if (file := folder / overlay.file).is_file()), None)
+        if path is not None:
+            found.append((overlay.name, path.read_bytes()))
+    return found
+
+
+# The file and line of every field of a recipe, which can come from the recipe that it extends.
+Places = dict[str, tuple[Path, int]]
+
+
+def load_recipe(path: Path, search: Sequence[Path] = (CATALOGUE,)) -> tuple[Recipe | None, list[RecipeError]]:
+    """Read and check one file of a catalogue; errors carry file and line.
+
+    What it extends is looked for in the folders of ``search``.
+    """
+    document, places, errors = _document(path, search, ())
+    if errors:
+        return None, errors
+    schema = json.loads((CATALOGUE / "schema.json").read_text(encoding="utf-8"))
+    recipe, errors = read_recipe(document, schema, name=path.stem, file=str(path))
+    return recipe, [_placed(error, places) for error in errors]
+
+
+def _placed(error: RecipeError, places: Places) -> RecipeError:
+    """With file and line; a field that is missing belongs to the line of the mapping that lacks it."""
+    name = error.field
+    while name and name not in places:
+        name = outer(name)
+    file, line = places[name]
+    return replace(error, file=str(file), line=line)
+
+
+def _document(path: Path, search: Sequence[Path], seen: tuple[Path, ...]) -> tuple[Any, Places, list[RecipeError]]:
+    """A recipe's data with that of the recipe which it extends under it."""
+    data, lines, errors = _read(path)
+    places: Places = {name: (path, line) for name, line in lines.items()}
+    if errors or not isinstance(data, dict) or not isinstance(data.get("extends"), str):
+        return data, places, [replace(error, file=str(path)) for error in errors]
+    seen = (*seen, path)
+    wanted = data["extends"]
+    # A recipe may have the name of the one that it changes; then the next one in the search path is meant.
+    later = search[search.index(path.parent) + 1 :] if wanted == path.stem and path.parent in search else search
+    base = next((file for folder in later if (file := folder / f"{wanted}.yml") in folder.glob("*.yml")), None)
+    if base is None or base in seen:
+        problem = f"it extends itself: {' -> '.join(file.stem for file in (*seen, base))}" if base else ""
+        known = sorted({file.stem for folder in search for file in folder.glob("*.yml")} - {path.stem})
+        error = RecipeError(
+            "extends",
+            problem or f"there is no {'other ' if wanted == path.stem else ''}recipe {wanted}",
+            f"one of {', '.join(known)}",
+            "name another recipe, or remove extends",
+        )
+        return data, places, [_placed(error, places)]
+    under, places_under, errors = _document(base, search, seen)
+    if errors or not isinstance(under, dict):
+        return under, places_under, errors
+    return extended({**under, "extends": None}, data), {**places_under, **places}, []
+
+
+def _read(path: Path) -> tuple[Any, dict[str, int], list[RecipeError]]:
+    """The data of one file, the line of every field, and what keeps it from being read."""
     text = path.read_text(encoding="utf-8")
     try:
         data = yaml.safe_load(text)
@@ -131,14 +204,9 @@ def load_recipe(path: Path) -> tuple[Recipe | None, list[RecipeError]]:
         mark = getattr(error, "problem_mark", None)
         problem = str(getattr(error, "problem", None) or error).splitlines()[0]
         line = mark.line + 1 if mark else None
-        return None, [RecipeError("", f"it is no YAML: {problem}", "a YAML mapping", "correct the line", line)]
-    schema = json.loads((CATALOGUE / "schema.json").read_text(encoding="utf-8"))
-    repeated = _repeated(tree)
-    if repeated:
-        return None, repeated
-    recipe, errors = read_recipe(data, schema, name=path.stem, file=str(path))
-    lines = _lines(tree)
-    return recipe, [error.at(lines) for error in errors]
+        return None, {}, [RecipeError("", f"it is no YAML: {problem}", "a YAML mapping", "correct the line", line)]
+    # An empty file has no tree; what is missing in it is missing in its first line.
+    return data, {"": 1, **_lines(tree)}, _repeated(tree)
 
 
 def _repeated(node: Any, prefix: str = "") -> list[RecipeError]:

@@ -128,6 +128,42 @@ CODES: tuple[Code, ...] = (
         "{cure}",
     ),
     Code(
+        "PROFILE_UNKNOWN",
+        "fatal",
+        "The recipe has no profile of that name",
+        "A profile is a set of values that somebody tried together; the recipe names them.",
+        "{cure}",
+    ),
+    Code(
+        "PROFILE_VALUE_INVALID",
+        "fatal",
+        "A value of profile_values cannot be used",
+        "The recipe names its variables and the values that each of them can have.",
+        "{cure}",
+    ),
+    Code(
+        "GUARD_REFUSES",
+        "fatal",
+        "These settings are recorded as harmful on this many nodes",
+        "The recipe guards a combination that can be planned and would even start: somebody has seen what it does.",
+        "{cure}",
+    ),
+    Code(
+        "OVERLAY_MISSING",
+        "fatal",
+        "Files that the recipe mounts into the image are not there",
+        "The recipe serves with files of the image replaced. They belong to their authors and are not part of the "
+        "project; without them another engine would start.",
+        "Put them below a folder of spark_models_path, or of models/, under these names.",
+    ),
+    Code(
+        "OVERLAY_DIFFERS",
+        "fatal",
+        "An overlay file is not the one that the recipe means",
+        "The recipe names the SHA-256 of the file that was tried.",
+        "Get {file} again from its source, or write its hash into a recipe of your own.",
+    ),
+    Code(
         "MODEL_TOO_LARGE",
         "fatal",
         "The weights do not fit into the memory of the nodes",

@@ -16,6 +16,7 @@ from typing import Any
 
 CLUSTER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 NETDEV_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
+PROFILE_VALUE = re.compile(r"[A-Z][A-Z0-9_]{0,63}=[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -193,6 +194,20 @@ class Policy:
         "the name of a file in models/ or in spark_models_path, without .yml",
         "model: deepseek-v4-flash",
         "What cluster-up.yml serves. -e model=NAME applies to every cluster of the run.",
+    )
+    profile: str = _variable(
+        "",
+        _matching(MODEL_NAME, empty=True),
+        "the name of a profile of the recipe, or empty for its default",
+        "profile: SPEED",
+        "Which set of values of the recipe's variables is used.",
+    )
+    profile_values: tuple[str, ...] = _variable(
+        (),
+        _list_of(_matching(PROFILE_VALUE)),
+        "NAME=VALUE of variables of the recipe, with commas between them",
+        "profile_values: [SEQS=8]",
+        "Single values on top of the profile. What the recipe guards against is refused all the same.",
     )
     fabric_transport: str = _variable(
         "rdma",

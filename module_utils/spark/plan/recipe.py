@@ -90,7 +90,10 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one run took of a node's memory. It predicts another run; bytes are those of one rank."""
+    """What one run took of a node's memory. It predicts another run.
+
+    Bytes are those of one rank, but ``on_disk_bytes`` are those of the whole model that no rank loads.
+    """
 
     nodes: int
     image: str
@@ -102,6 +105,7 @@ class Measured:
     kv_pool_tokens: int | None = None
     kv_pool_bytes: int | None = None
     weights_bytes: int | None = None
+    on_disk_bytes: int = 0
     available_after_load_bytes: int | None = None
 
 
@@ -121,12 +125,17 @@ class Expected:
 
 @dataclass(frozen=True)
 class Overlay:
-    """``file`` lies beside the recipe and is mounted over ``target`` of the image."""
+    """``file`` lies below a folder of recipes and is mounted over ``target`` of the image."""
 
     file: str
     target: str
     sha256: str | None = None
     source: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its place below the nodes' folder of overlays."""
+        return self.file.removeprefix("overlays/")
 
 
 @dataclass(frozen=True)
@@ -158,6 +167,7 @@ class Guard:
     cure: str
     source: str
     memory_bytes: int | None = None
+    memory_said: str = ""
 
     def refuses(self, values: Mapping[str, str], width: int) -> bool:
         return (not self.nodes or width in self.nodes) and all(
@@ -169,7 +179,8 @@ class Guard:
 class Recipe:
     """A recipe with the values of one profile filled in; ``choose`` gives it with those of another.
 
-    ``weights_bytes`` and the like are exact; ``file`` is where it was read from.
+    ``weights_bytes`` and the like are exact; ``on_disk_bytes`` of them stay on the disk and are read there row by row.
+    ``file`` is where it was read from.
     """
 
     name: str
@@ -200,6 +211,7 @@ class Recipe:
     flags: tuple[str, ...]
     environment: Mapping[str, str]
     widths: tuple[Width, ...]
+    on_disk_bytes: int = 0
     overlays: tuple[Overlay, ...] = ()
     ports: tuple[Port, ...] = ()
     variables: Mapping[str, Variable] = field(default_factory=dict)
@@ -270,6 +282,20 @@ def read_recipe(
     return _build(data, file, data.get("default_profile", ""), {}), []
 
 
+def extended(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` changed by ``own``: mappings field by field, anything else replaced, and null removes a field."""
+    merged = dict(base)
+    for name, value in own.items():
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(value, Mapping):
+            under = merged.get(name)
+            merged[name] = extended(under if isinstance(under, Mapping) else {}, value)
+        else:
+            merged[name] = value
+    return merged
+
+
 def choose(recipe: Recipe, profile: str = "", values: Mapping[str, str] | None = None) -> Recipe:
     """``recipe`` with another profile, the default one where it is empty, and single values on top of it."""
     return _build(recipe.document, recipe.file, profile or recipe.document.get("default_profile", ""), values or {})
@@ -292,9 +318,8 @@ KINDS: Mapping[str, tuple[re.Pattern[str], str]] = {
 
 def _build(data: Mapping[str, Any], file: str, profile: str, own: Mapping[str, str]) -> Recipe:
     weights, image, serve = data["weights"], data.get("image", {}), data.get("serve", {})
-    chosen = {name: setting(v) for name, v in data.get("profiles", {}).get(profile, {}).get("values", {}).items()}
-    values = {**chosen, **own}
-    added = [_filled(part, value) for name, value in values.items() for part in _parts(data["variables"][name], value)]
+    values = {**_profile_values(data, profile), **own}
+    added = _added(data, values)
     sets = {data["variables"][name].get("sets"): value for name, value in values.items()}
     limits = {name: serve.get(name) for name in ("max_model_len", "max_num_seqs", "gpu_memory_utilization")}
     limits.update({name: _number(sets[name]) for name in limits if name in sets})
@@ -334,6 +359,7 @@ def _build(data: Mapping[str, Any], file: str, profile: str, own: Mapping[str, s
             Width(w["nodes"], w["verdict"], w["source"], w.get("symptom", ""), w.get("cause", ""))
             for w in data.get("widths", ())
         ),
+        on_disk_bytes=sum(part["on_disk"] for part in added),
         overlays=tuple(
             Overlay(o["file"], o["target"], o.get("sha256"), o.get("source", ""))
             for part in (image, *added)
@@ -358,7 +384,7 @@ def _build(data: Mapping[str, Any], file: str, profile: str, own: Mapping[str, s
             )
             for e in data.get("expected", ())
         ),
-        measured=tuple(_measured(run) for run in data.get("measured", ())),
+        measured=tuple(_measured(run, data) for run in data.get("measured", ())),
         document=data,
     )
 
@@ -391,7 +417,20 @@ def _filled(part: Mapping[str, Any], value: str) -> dict[str, Any]:
         "flags": [flag.replace("{value}", value) for flag in part.get("flags", ())],
         "environment": {name: text.replace("{value}", value) for name, text in part.get("environment", {}).items()},
         "overlays": part.get("overlays", ()),
+        "on_disk": _bytes(part.get("weights_on_disk")) or 0,
     }
+
+
+def _profile_values(data: Mapping[str, Any], profile: str) -> dict[str, str]:
+    values = data.get("profiles", {}).get(profile, {}).get("values", {})
+    return {name: setting(value) for name, value in values.items()}
+
+
+def _added(data: Mapping[str, Any], values: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What the values add, in the order in which the recipe names its variables."""
+    variables: Mapping[str, Mapping[str, Any]] = data.get("variables", {})
+    chosen = [(about, values[name]) for name, about in variables.items() if name in values]
+    return [_filled(part, value) for about, value in chosen for part in _parts(about, value)]
 
 
 def _variable(name: str, data: Mapping[str, Any]) -> Variable:
@@ -406,6 +445,7 @@ def _guard(data: Mapping[str, Any]) -> Guard:
         cure=data["cure"],
         source=data["source"],
         memory_bytes=_bytes(data.get("memory_per_rank")),
+        memory_said=said(data["memory_per_rank"]) if "memory_per_rank" in data else "",
     )
 
 
@@ -429,7 +469,9 @@ def _architecture(data: Mapping[str, Any]) -> Architecture:
     )
 
 
-def _measured(data: Mapping[str, Any]) -> Measured:
+def _measured(data: Mapping[str, Any], recipe: Mapping[str, Any]) -> Measured:
+    of_profile = _added(recipe, _profile_values(recipe, data.get("profile", "")))
+    on_disk = _bytes(data.get("weights_on_disk"))
     return Measured(
         nodes=data["nodes"],
         image=data["image"],
@@ -441,6 +483,7 @@ def _measured(data: Mapping[str, Any]) -> Measured:
         kv_pool_tokens=data.get("kv_pool_tokens"),
         kv_pool_bytes=_bytes(data.get("kv_pool")),
         weights_bytes=_bytes(data.get("weights_per_rank")),
+        on_disk_bytes=sum(part["on_disk"] for part in of_profile) if on_disk is None else on_disk,
         available_after_load_bytes=_bytes(data.get("available_after_load")),
     )
 

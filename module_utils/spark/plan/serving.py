@@ -11,10 +11,12 @@ from typing import Any
 from ..findings import Finding, finding
 from .build import rank_runs
 from .inventory import Cluster
+from .known import figures, guard_findings, overlay_findings, overlay_hashes
 from .recipe import Recipe
 from .types import (
     CONFIG_LABEL,
     CONTAINER_NAME,
+    OVERLAY_DIR,
     SECRET_CONFIG_PATH,
     Image,
     Node,
@@ -47,12 +49,16 @@ def plan_serving(
     weights = _weights(cluster, recipe, facts_by_node)
     image = _image(cluster, recipe, facts_by_node)
     needs, findings = _needs(cluster, plan, recipe, weights, image, facts_by_node)
-    findings = _recorded(cluster, recipe, width) + findings
+    findings = _recorded(cluster, recipe, width) + guard_findings(recipe, width, node=cluster.name) + findings
     findings += _image_findings(cluster, recipe)
+    findings += overlay_findings(recipe, plan["bundle"], node=cluster.name)
     findings += _weights_findings(cluster, recipe, weights)
     policy = cluster.policy
     serving: Serving = {
         "model": recipe.name,
+        "profile": recipe.profile,
+        "profile_values": dict(recipe.values),
+        "expected": figures(recipe, width),
         "served_names": list(recipe.served_names),
         "engine_source": policy.engine_source,
         "gpu": recipe.gpu,
@@ -74,12 +80,12 @@ def plan_serving(
         node["node"]: (engine_argv(plan, node, serving, recipe), environment(plan, node, recipe))
         for node in plan["nodes"]
     }
-    serving["config_sha256"] = _config_sha256(commands, image)
+    serving["config_sha256"] = _config_sha256(commands, image, overlay_hashes(recipe, plan["bundle"]))
     per_node = {}
     for node, need in zip(plan["nodes"], needs, strict=True):
         engine, variables = commands[node["node"]]
         argv = docker_argv(plan, serving, recipe, variables, engine, node)
-        plan_file = _plan_file(plan, node, serving, argv, variables, need)
+        plan_file = _plan_file(plan, node, serving, recipe, argv, variables, need)
         per_node[node["node"]] = NodeServing(argv=argv, environment=variables, plan_file=plan_file)
     return serving, per_node, findings
 
@@ -350,7 +356,7 @@ def _image_findings(cluster: Cluster, recipe: Recipe) -> list[Finding]:
             finding(
                 "RECIPE_UNSERVABLE",
                 node=cluster.name,
-                found=f"{recipe.name} names no image",
+                found=f"{recipe.name} names no image{f': {recipe.image_missing}' if recipe.image_missing else ''}",
                 expected="image.reference in the recipe",
                 file=recipe.file,
             )
@@ -496,12 +502,16 @@ def docker_argv(
     for name in sorted(names):
         argv += ["--env", name]
     argv += ["--volume", f"{serving['weights']['path']}:{MODELS_IN_CONTAINER}/{recipe.weights_folder}:ro"]
+    for overlay in recipe.overlays:
+        argv += ["--volume", f"{OVERLAY_DIR}/{overlay.name}:{overlay.target}:ro"]
     if serving["api_key_file"] and node["role"] == "head":
         argv += ["--volume", f"{SECRET_CONFIG_PATH}:{SECRET_CONFIG_PATH}:ro"]
     return [*argv, "--entrypoint", recipe.entrypoint, serving["image"]["reference"], *engine]
 
 
-def _config_sha256(commands: Mapping[str, tuple[list[str], dict[str, str]]], image: Image) -> str:
+def _config_sha256(
+    commands: Mapping[str, tuple[list[str], dict[str, str]]], image: Image, overlays: Mapping[str, str]
+) -> str:
     """One hash for what all ranks run: a rank whose label has another one is out of date.
 
     Our own code is not part of it: a new version of the project is no reason to end what serves.
@@ -509,6 +519,7 @@ def _config_sha256(commands: Mapping[str, tuple[list[str], dict[str, str]]], ima
     content = {
         "commands": {node: [argv, variables] for node, (argv, variables) in commands.items()},
         "image": [image["reference"], image["digest"]],
+        **({"overlays": overlays} if overlays else {}),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -532,7 +543,13 @@ def _resolve(plan: Plan, node: Node, gpu: bool) -> Resolve:
 
 
 def _plan_file(
-    plan: Plan, node: Node, serving: Serving, argv: list[str], variables: dict[str, str], need: NodeNeeds
+    plan: Plan,
+    node: Node,
+    serving: Serving,
+    recipe: Recipe,
+    argv: list[str],
+    variables: dict[str, str],
+    need: NodeNeeds,
 ) -> PlanFile:
     ranks: list[PlanRank] = [
         {
@@ -547,6 +564,7 @@ def _plan_file(
     ports = [serving["port"]] if head else []
     if head and len(ranks) > 1:
         ports.append(serving["master_port"])
+    ports += [item.port for item in recipe.ports if head or not item.head_only]
     return {
         "schema": plan["schema"],
         "cluster": plan["name"],
@@ -599,6 +617,9 @@ def configuration(plan: Plan) -> dict[str, Any]:
     ]
     return {
         "model": serving["model"],
+        "profile": serving["profile"],
+        "profile_values": serving["profile_values"],
+        "expected": serving["expected"],
         "served_names": serving["served_names"],
         "base_url": serving["base_url"],
         "engine_source": serving["engine_source"],

@@ -13,6 +13,7 @@ SCHEMA = 1
 NETPLAN_PATH = "/etc/netplan/40-spark-fabric.yaml"
 CONFIG_DIR = "/etc/spark-cluster"
 LIB_DIR = "/usr/local/lib/spark-cluster"
+OVERLAY_DIR = f"{LIB_DIR}/overlays"
 STATE_DIR = "/var/lib/spark-cluster"
 RUN_DIR = "/run/spark-cluster"
 PLAN_PATH = f"{CONFIG_DIR}/plan.json"
@@ -96,8 +97,25 @@ class Weights(TypedDict):
     revision: str | None
 
 
+class Figure(TypedDict):
+    """A figure that somebody measured; it is no yardstick unless ``same_image``."""
+
+    what: str
+    value: float
+    unit: str
+    concurrency: int | None
+    image: str
+    source: str
+    same_image: bool
+
+
 class Serving(TypedDict):
+    """``profile`` is empty where the recipe has none; ``profile_values`` are all values that it was planned with."""
+
     model: str
+    profile: str
+    profile_values: dict[str, str]
+    expected: list[Figure]
     served_names: list[str]
     engine_source: str
     gpu: bool

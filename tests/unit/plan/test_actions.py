@@ -129,7 +129,7 @@ def test_a_model_is_shown_with_its_command_lines_or_refused_with_its_sum(tmp_pat
     assert "last argument: {{ 7 * 7 }} $(id)" in done.text, "no text of a recipe is a template"
     assert "273 GB = 254.3 GiB of weights / 2 = 127.1 GiB per node" in done.text
     assert "MODEL_UNKNOWN on pair_c" in done.text
-    assert "Use -e model= with one of: deepseek-v4-flash, lab-tiny, qwen3" in done.text
+    assert "Use -e model= with one of: deepseek-v4-flash, devstral-2-123b, gemma-4-31b" in done.text
 
 
 # What is checked before any of this

@@ -31,10 +31,10 @@ def test_a_recipe_of_the_catalogue() -> None:
 def test_no_model_and_an_unknown_one_list_what_there_is() -> None:
     ((code, remedy),) = said()
     assert code == "MODEL_UNNAMED"
-    assert "deepseek-v4-flash, lab-tiny" in remedy
+    assert "gemma-4-31b, lab-tiny" in remedy
     ((code, remedy),) = said(model="gpt-5")
     assert code == "MODEL_UNKNOWN"
-    assert "deepseek-v4-flash, lab-tiny" in remedy
+    assert "gemma-4-31b, lab-tiny" in remedy
 
 
 def test_a_folder_of_the_users_own_comes_first(tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ def test_the_name_of_the_cluster_has_no_default() -> None:
     [
         ("cluster_name", "pair-1", "Pair 1"),
         ("model", "qwen3.8-flash-next", "../etc/passwd"),
+        ("profile", "SPEED", "a profile"),
+        ("profile_values", "SEQS=8,GRAPHS=eager", "SEQS"),
+        ("profile_values", ["GMU=0.75"], ["GMU=$(reboot)"]),
         ("fabric_transport", "tcp", "roce"),
         ("fabric_subnets", ["10.0.0.0/24", "10.0.1.0/24"], ["10.0.0.1/24", "10.0.1.0/24"]),
         ("fabric_subnets", ["10.0.0.0/24", "10.0.1.0/24"], ["8.8.8.0/24", "10.0.1.0/24"]),

@@ -274,7 +274,7 @@ def test_an_image_by_tag_is_a_warning_and_one_of_the_lab_a_note(pair: Pair) -> N
 
 
 def test_a_recipe_without_an_image_cannot_be_served(pair: Pair) -> None:
-    assert "RECIPE_UNSERVABLE" in codes(plan_for(cluster_of(), pair, recipe_of("qwen3.8-flash-next")), "fatal")
+    assert "RECIPE_UNSERVABLE" in codes(plan_for(cluster_of(), pair, recipe_of("qwen3-235b-a22b")), "fatal")
     assert "RECIPE_UNSERVABLE" not in codes(plan_for(cluster_of(), pair, recipe_of("deepseek-v4-flash")))
 
 
