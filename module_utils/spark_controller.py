@@ -13,7 +13,7 @@ from ansible.module_utils.spark.findings import Finding, finding
 from ansible.module_utils.spark.plan.inventory import Cluster, read_cluster
 from ansible.module_utils.spark.plan.known import chosen
 from ansible.module_utils.spark.plan.policy import VARIABLES
-from ansible.module_utils.spark.plan.recipe import Recipe, RecipeError, extended, outer, read_recipe
+from ansible.module_utils.spark.plan.recipe import Recipe, RecipeError, inherited, outer, read_recipe
 
 PROJECT = Path(__file__).resolve().parents[1]
 CATALOGUE = PROJECT / "models"
@@ -191,7 +191,7 @@ def _document(path: Path, search: Sequence[Path], seen: tuple[Path, ...]) -> tup
     under, places_under, errors = _document(base, search, seen)
     if errors or not isinstance(under, dict):
         return under, places_under, errors
-    return extended({**under, "extends": None}, data), {**places_under, **places}, []
+    return inherited(under, data), {**places_under, **places}, []
 
 
 def _read(path: Path) -> tuple[Any, dict[str, int], list[RecipeError]]:

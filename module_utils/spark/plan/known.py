@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ..findings import Finding, finding
 from .recipe import Recipe, choose, digest_of, refused_value
@@ -127,7 +127,3 @@ def same_image(one: str, other: str) -> bool:
     """Digests decide; without them only the same text is the same image, and words about an image never are."""
     digests = digest_of(one), digest_of(other)
     return digests[0] == digests[1] if all(digests) else bool(one) and one == other
-
-
-def values_said(values: Mapping[str, str]) -> str:
-    return " ".join(f"{name}={value}" for name, value in values.items())

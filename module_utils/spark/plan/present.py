@@ -36,8 +36,9 @@ def _fabric(plan: Mapping[str, Any]) -> str:
 
 def _serving(plan: Mapping[str, Any], serving: Mapping[str, Any]) -> list[str]:
     weights, image = serving["weights"], serving["image"]
+    names = ", ".join(serving["served_names"])
     lines = [
-        f"  model   {serving['model']} as {', '.join(serving['served_names'])} at {serving['base_url']}",
+        f"  model   {serving['model']}{_profile(serving)} as {names} at {serving['base_url']}",
         f"  weights {weights['path']}, {gib(weights['bytes'])}, from {weights['source_node'] or 'nowhere yet'}",
         f"  image   {image['reference']}, from {image['source_node'] or 'its registry'}",
     ]
@@ -52,6 +53,12 @@ def _serving(plan: Mapping[str, Any], serving: Mapping[str, Any]) -> list[str]:
             )
             lines.append(f"  rank {node['rank']} runs: {environment} {shlex.join(node['serving']['argv'])}")
     return lines
+
+
+def _profile(serving: Mapping[str, Any]) -> str:
+    values = " ".join(f"{name}={value}" for name, value in serving["profile_values"].items())
+    name = f"{serving['profile']}: " if serving["profile"] else ""
+    return f" [{name}{values}]" if values else ""
 
 
 def finding_line(item: Mapping[str, Any]) -> str:

@@ -296,6 +296,24 @@ def extended(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+# A verdict is about these; a recipe that changes one of them has none until it says so itself.
+PROVEN_WITH = (("image", "reference"), ("weights", "repository"), ("weights", "revision"), ("weights", "format"))
+
+
+def inherited(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a recipe that extends ``base``."""
+    merged = extended({**base, "extends": None}, own)
+    changed = any(_at(base, part, name) != _at(merged, part, name) for part, name in PROVEN_WITH)
+    if changed and "widths" not in own:
+        merged.pop("widths", None)
+    return merged
+
+
+def _at(document: Mapping[str, Any], part: str, name: str) -> Any:
+    within = document.get(part)
+    return within.get(name) if isinstance(within, Mapping) else None
+
+
 def choose(recipe: Recipe, profile: str = "", values: Mapping[str, str] | None = None) -> Recipe:
     """``recipe`` with another profile, the default one where it is empty, and single values on top of it."""
     return _build(recipe.document, recipe.file, profile or recipe.document.get("default_profile", ""), values or {})

@@ -161,3 +161,8 @@ def fields_of(schema: dict[str, Any], prefix: str = "") -> list[str]:
 def test_every_field_is_described(project: Path) -> None:
     page = (project / "docs" / "models.md").read_text()
     assert [field for field in fields_of(SCHEMA) if f"`{field}`" not in page] == []
+
+
+def test_every_model_is_listed(project: Path) -> None:
+    page = (project / "docs" / "models.md").read_text()
+    assert [name for name in SHIPPED if f"| `{name}` |" not in page] == []

@@ -74,6 +74,23 @@ def test_over_two_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "verdicts"),
+    [
+        ("serve: {max_num_seqs: 4}\n", {2: "serves", 1: "fails"}),
+        ("image: {reference: 'x/y:1'}\n", {}),
+        ("weights: {format: NVFP4}\n", {}),
+        ("image: {reference: 'x/y:1'}\nwidths: [{nodes: 2, verdict: serves, source: us}]\n", {2: "serves"}),
+    ],
+)
+def test_a_verdict_is_not_inherited_by_another_build(tmp_path: Path, more: str, verdicts: dict[int, str]) -> None:
+    write(tmp_path, "mine", "deepseek-v4-flash", more)
+    recipe, errors = load(tmp_path, "mine")
+    assert errors == []
+    assert recipe is not None
+    assert {width.nodes: width.verdict for width in recipe.widths} == verdicts
+
+
+@pytest.mark.parametrize(
     ("more", "place"),
     [
         ("serve: {max_num_seqs: many}\n", "mine.yml:4, serve.max_num_seqs"),
@@ -114,8 +131,8 @@ def test_what_is_no_base(tmp_path: Path) -> None:
     assert error == f"{tmp_path}/b.yml:3, extends: it extends itself: a -> b -> a"
     (tmp_path / "inner").mkdir()
     write(tmp_path, "path", "../a")
-    (error,) = load_recipe(tmp_path / "path.yml", [tmp_path / "inner", MODELS])[1]
-    assert error.problem == "there is no recipe ../a"
+    (found,) = load_recipe(tmp_path / "path.yml", [tmp_path / "inner", MODELS])[1]
+    assert found.problem == "there is no recipe ../a"
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

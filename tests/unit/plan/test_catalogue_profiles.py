@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.spark.plan.build import add_serving, build_plan
 from ansible.module_utils.spark.plan.known import chosen, figures, overlay_findings, same_image
+from ansible.module_utils.spark.plan.present import plan_lines
 from ansible.module_utils.spark.plan.recipe import Recipe, choose, flag_value
 from ansible.module_utils.spark.plan.serving import configuration, plan_serving
 from ansible.module_utils.spark.plan.types import OVERLAY_DIR
@@ -72,6 +73,7 @@ def test_the_ports_and_the_plan_follow_the_profile(ready: Pair) -> None:
     plan = plan_for(cluster_of(), ready, qwen("CONTEXT"))
     recorded = configuration(plan)
     assert (recorded["profile"], recorded["profile_values"]["GRAPHS"]) == ("CONTEXT", "piecewise")
+    assert any(f"{QWEN} [CONTEXT: {CONTEXT}] as" in line for line in plan_lines(plan))
     argv = recorded["ranks"][1]["argv"]
     assert argv[argv.index("--max-num-seqs") + 1] == "8"
     speed = configuration(plan_for(cluster_of(), ready, qwen("SPEED")))
