@@ -116,9 +116,15 @@ def test_a_model_is_shown_with_its_command_lines_or_refused_with_its_sum(tmp_pat
     recipe = yaml.safe_load((MODELS / "lab-tiny.yml").read_text())
     recipe["name"] = "mine"
     recipe["serve"]["flags"] += ["--chat-template", "{{ 7 * 7 }} $(id)"]
+    recipe["image"]["overlays"] = [{"file": "overlays/patch/a.py", "target": "/opt/a.py"}]
+    recipe["variables"] = {"SEQS": {"about": "requests", "kind": "integer", "sets": "max_num_seqs"}}
+    recipe["profiles"] = {"BIG": {"values": {"SEQS": 32}}}
     (tmp_path / "mine.yml").write_text(yaml.safe_dump(recipe))
+    (tmp_path / "overlays" / "patch").mkdir(parents=True)
+    (tmp_path / "overlays" / "patch" / "a.py").write_text("x = 1\n")
+    own = {"model": "mine", "spark_models_path": [str(tmp_path)], "profile": "BIG"}
     clusters: dict[str, dict[str, Any]] = {
-        "pair_a": {"model": "mine", "spark_models_path": [str(tmp_path)], "fabric_transport": "tcp"},
+        "pair_a": {**own, "fabric_transport": "tcp"},
         "pair_b": {"model": "qwen3-coder-480b"},
         "pair_c": {"model": "gpt-5"},
     }
@@ -126,6 +132,9 @@ def test_a_model_is_shown_with_its_command_lines_or_refused_with_its_sum(tmp_pat
     assert done.through() == ["a-01", "a-02"]
     assert "rank 1 runs: GLOO_SOCKET_IFNAME=enp1s0f0np0" in done.text
     assert "--entrypoint vllm spark-lab/vllm-cpu:0.32.0 serve /models/lab-tiny" in done.text
+    assert "mine [BIG: SEQS=32] as lab-tiny" in done.text
+    assert "--volume /usr/local/lib/spark-cluster/overlays/patch/a.py:/opt/a.py:ro" in done.text
+    assert "--max-num-seqs 32" in done.text
     assert "last argument: {{ 7 * 7 }} $(id)" in done.text, "no text of a recipe is a template"
     assert "273 GB = 254.3 GiB of weights / 2 = 127.1 GiB per node" in done.text
     assert "MODEL_UNKNOWN on pair_c" in done.text
