@@ -54,6 +54,10 @@ molecule: venv controller ## Each role on systemd containers: create, converge, 
 controller: venv
 	@scripts/apt.sh controller
 
+.PHONY: models
+models: venv ## Every recipe against your machines, or others: make models ON=2x64
+	@python scripts/models.py $(if $(ON),--on $(ON))
+
 .PHONY: docs
 docs: venv ## Regenerate docs/findings.md, docs/variables.md and the sample's variables
 	@python scripts/docs.py

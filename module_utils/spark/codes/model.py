@@ -242,4 +242,28 @@ CODES: tuple[Code, ...] = (
         "A folder of links, or a download that was cut off, looks like a copy until the engine reads it.",
         "On {node}: look at {path} (`du -sL {path}`) and download what is missing.",
     ),
+    Code(
+        "CACHE_TOO_SMALL",
+        "fatal",
+        "The weights fit and their cache does not",
+        "Beside the weights an engine keeps a cache for every token of the requests that it serves. It ends at once "
+        "where not even one request of the longest context has room. A warning where only the estimate of what the "
+        "engine keeps besides decides.",
+        "{cure}",
+    ),
+    Code(
+        "CACHE_SHARED",
+        "note",
+        "Not all requests fit into the cache at full length",
+        "Shorter requests share the cache; when it is full, the youngest ones wait.",
+        "None needed; to give all of them room: {ways}.",
+    ),
+    Code(
+        "CACHE_UNKNOWN",
+        "note",
+        "Nothing says how large the cache has to be",
+        "Neither a recorded run, nor the checkpoint's config.json, nor the recipe tells what a token takes, so that "
+        "whether one request fits is first known at the start.",
+        "Add measured or architecture.kv_bytes_per_token to the recipe; the engine prints its pool when it starts.",
+    ),
 )

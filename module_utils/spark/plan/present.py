@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from .serving import gib
+from .units import gib
 
 
 def plan_lines(plan: Mapping[str, Any]) -> list[str]:
@@ -44,6 +44,7 @@ def _serving(plan: Mapping[str, Any], serving: Mapping[str, Any]) -> list[str]:
     ]
     for need in serving["needs"]:
         lines.append(f"  {need['node']}: memory {need['memory_sum']}; disk {need['disk_sum']}")
+    lines += [f"  {len(serving['needs'])} nodes, {bought}" for bought in serving["second_node"]]
     # What will not run needs no command line.
     stopped = any(item["severity"] == "fatal" for item in plan["findings"])
     for node in plan["nodes"]:

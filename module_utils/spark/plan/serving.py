@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..findings import Finding, finding
-from .build import rank_runs
 from .inventory import Cluster
+from .jit import IN_CONTAINER, jit_folder, jit_variables
 from .known import figures, guard_findings, overlay_findings, overlay_hashes
+from .needs import plan_needs
 from .recipe import Recipe
 from .types import (
     CONFIG_LABEL,
@@ -29,10 +30,10 @@ from .types import (
     Serving,
     Weights,
 )
+from .units import gib
 
 Facts = Mapping[str, Any]
 
-GIB = 2**30
 MODELS_IN_CONTAINER = "/models"
 # A copy is rarely a byte too small: a folder of dangling links or a cut-off download is far below its size.
 LEAST_SHARE_OF_WEIGHTS = 0.9
@@ -48,7 +49,7 @@ def plan_serving(
     width = len(plan["nodes"])
     weights = _weights(cluster, recipe, facts_by_node)
     image = _image(cluster, recipe, facts_by_node)
-    needs, findings = _needs(cluster, plan, recipe, weights, image, facts_by_node)
+    needs, second_node, findings = plan_needs(cluster, plan, recipe, weights, image, facts_by_node)
     findings = _recorded(cluster, recipe, width) + guard_findings(recipe, width, node=cluster.name) + findings
     findings += _image_findings(cluster, recipe)
     findings += overlay_findings(recipe, plan["bundle"], node=cluster.name)
@@ -72,6 +73,7 @@ def plan_serving(
         "api_host": policy.api_host,
         "base_url": policy.api_base_url or f"http://{_in_url(cluster.head.management_address)}:{policy.api_port}",
         "needs": needs,
+        "second_node": second_node,
         "probe_deadline_s": policy.probe_deadline_s,
         "api_key_file": policy.api_key_file or None,
         "config_sha256": "",
@@ -122,186 +124,6 @@ def _image(cluster: Cluster, recipe: Recipe, facts_by_node: Mapping[str, Facts])
             }
             break
     return image
-
-
-# Arithmetic
-
-
-def _needs(
-    cluster: Cluster,
-    plan: Plan,
-    recipe: Recipe,
-    weights: Weights,
-    image: Image,
-    facts_by_node: Mapping[str, Facts],
-) -> tuple[list[NodeNeeds], list[Finding]]:
-    width = len(plan["nodes"])
-    total = max(weights["bytes"], recipe.weights_bytes)
-    # Where one node has the weights, theirs is the size of a full copy; the recipe's figure may be rounded.
-    full = weights["bytes"] if weights["source_node"] else total
-    share = -(-total // width)
-    memories = {
-        member.node: int(facts_by_node[member.node]["memory"]["total_bytes"])
-        for member in cluster.members
-        if member.node in facts_by_node
-    }
-    image_bytes = int(image["identity"].get("size_bytes") or recipe.image_bytes or 0)
-    findings = _too_large(cluster, recipe, total, share, memories)
-    needs: list[NodeNeeds] = []
-    for node in plan["nodes"]:
-        facts = facts_by_node.get(node["node"], {})
-        memory, memory_sum, kept = _memory(recipe, share, width, memories.get(node["node"], 0))
-        if not findings and facts:
-            findings += _memory_findings(node["node"], recipe, facts, memory, memory_sum, share, kept)
-        disk, disk_sum, disk_findings = _disk(cluster, node["node"], full, image_bytes, facts)
-        findings += disk_findings
-        needs.append(
-            {
-                "node": node["node"],
-                "memory_bytes": memory,
-                "memory_sum": memory_sum,
-                "disk_bytes": disk,
-                "disk_sum": disk_sum,
-            }
-        )
-    return needs, findings
-
-
-def _too_large(cluster: Cluster, recipe: Recipe, total: int, share: int, memories: Mapping[str, int]) -> list[Finding]:
-    """Whether the weights alone fit: equal shares, so the smallest node rules."""
-    width = len(cluster.members)
-    if not memories or share <= min(memories.values()):
-        return []
-    smallest = min(memories, key=lambda node: memories[node])
-    uneven = len(set(memories.values())) > 1
-    heads = recipe.attention_heads
-    nodes = next(
-        (n for n in range(width + 1, 65) if -(-total // n) <= min(memories.values()) and not (heads and heads % n)),
-        None,
-    )
-    together = sum(memories.values())
-    written = recipe.weights_said if total == recipe.weights_bytes else f"{total} bytes"
-    exact = "" if written.endswith(" GiB") else f" = {gib(total)}"
-    return [
-        finding(
-            "MODEL_TOO_LARGE",
-            node=cluster.name,
-            found=(f"{recipe.title}: {written}{exact} of weights / {width} = {gib(share)} per node, before any cache"),
-            expected=(
-                f"at most {gib(memories[smallest])} per node, the memory of {smallest}"
-                f"{', the smaller one, which rules' if uneven else ''}; together {gib(together)} = {gb(together)}"
-            ),
-            evidence=[f"{node}: {gib(memories[node])} of memory" for node in memories],
-            smallest=f"{nodes} of this size would hold the weights" if nodes else "none of this size would do",
-        )
-    ]
-
-
-def _memory(recipe: Recipe, share: int, width: int, memory: int) -> tuple[int, str, int]:
-    """What a rank takes, the sum in words, and what of it is left beside the weights."""
-    weights = f"weights {gib(share * width)} / {width} = {gib(share)}"
-    if recipe.gpu and recipe.gpu_memory_utilization is not None:
-        engine = int(memory * recipe.gpu_memory_utilization)
-        return (
-            engine,
-            f"{weights}; the engine takes {recipe.gpu_memory_utilization} x {gib(memory)} = {gib(engine)}, "
-            + (
-                f"which leaves {gib(engine - share)} for cache and activations"
-                if engine > share
-                else f"{gib(share - engine)} too little for the weights alone"
-            ),
-            engine - share,
-        )
-    if recipe.reserve_bytes:
-        taken = max(recipe.reserve_bytes, share)
-        return taken, f"{weights}; a rank was measured at {recipe.reserve_said}, cache included", taken - share
-    return share, f"{weights}; cache and activations unknown", 0
-
-
-def _memory_findings(
-    node: str, recipe: Recipe, facts: Facts, memory: int, memory_sum: str, share: int, left: int
-) -> list[Finding]:
-    total, available = int(facts["memory"]["total_bytes"]), int(facts["memory"]["available_bytes"])
-    if recipe.gpu and left <= 0:
-        least = share / total
-        return [
-            finding(
-                "MEMORY_TOO_SMALL",
-                node=node,
-                found=memory_sum,
-                expected="an engine share that is larger than the weights",
-                cure=f"Raise serve.gpu_memory_utilization of {recipe.name} above {least:.3f}, or use more nodes.",
-            )
-        ]
-    # The memory of a rank that runs is the memory that the next one gets; it is judged again on the node, at the start.
-    if available >= memory or rank_runs(facts):
-        return []
-    lower = ""
-    if recipe.gpu and recipe.gpu_memory_utilization is not None and available > share:
-        lower = f", or lower serve.gpu_memory_utilization of {recipe.name} to {int(available / total * 100) / 100:.2f}"
-    return [
-        finding(
-            "MEMORY_TOO_SMALL",
-            node=node,
-            found=f"{gib(available)} available of {gib(total)}",
-            expected=f"{gib(memory)} for this rank: {memory_sum}",
-            cure=f"End what uses memory on {node} (ps aux --sort -rss | head){lower}.",
-        )
-    ]
-
-
-def _disk(cluster: Cluster, node: str, full: int, image_bytes: int, facts: Facts) -> tuple[int, str, list[Finding]]:
-    """What must still be written, on which file system, and whether it has room for that and the headroom."""
-    seen = facts.get("weights") or {}
-    have = int(seen.get("bytes", 0)) if seen.get("present") else 0
-    weights_left = max(0, full - have)
-    image = facts.get("image") or {}
-    image_left = 0 if image.get("present") else image_bytes
-    unknown = not image.get("present") and not image_bytes
-    headroom = cluster.policy.disk_headroom_gib * GIB
-    parts = [f"weights {gib(weights_left)} to copy" if weights_left else "weights are there"]
-    parts.append("image of unknown size" if unknown else f"image {gib(image_left)}" if image_left else "image is there")
-    parts.append(f"{cluster.policy.disk_headroom_gib} GiB headroom")
-    need = weights_left + image_left + headroom
-    words = f"{' + '.join(parts)} = {gib(need)}"
-    findings = []
-    for path, free, wanted in _by_file_system(facts, weights_left, image_left):
-        if free < wanted + headroom:
-            findings.append(
-                finding(
-                    "DISK_TOO_SMALL",
-                    node=node,
-                    found=f"{gib(free)} free for {path}",
-                    expected=f"{gib(wanted + headroom)}: {words}",
-                    missing=gib(wanted + headroom - free),
-                    path=path,
-                )
-            )
-    return need, words, findings
-
-
-def _by_file_system(facts: Facts, weights: int, image: int) -> list[tuple[str, int, int]]:
-    """(path, free, to be written) for each file system that something is to be written to.
-
-    Two places with the same free and total bytes are one file system.
-    """
-    wanted = {"models": weights, "docker": image}
-    grouped: dict[tuple[int, int], tuple[str, int, int]] = {}
-    for disk in facts.get("disks", ()):
-        count = wanted.get(str(disk["purpose"]), 0)
-        key = (int(disk["free_bytes"]), int(disk["total_bytes"]))
-        path, free, before = grouped.get(key, (str(disk["path"]), key[0], 0))
-        grouped[key] = (path if before or not count else str(disk["path"]), free, before + count)
-    return [item for item in grouped.values() if item[2]]
-
-
-def gib(count: int) -> str:
-    """Bytes in GiB, the unit of memory; what is smaller than a tenth of one in MiB."""
-    return f"{count / GIB:.1f} GiB" if abs(count) >= GIB // 10 else f"{count / 2**20:.1f} MiB"
-
-
-def gb(count: int) -> str:
-    return f"{count / 10**9:.1f} GB"
 
 
 # What is known beforehand
@@ -452,6 +274,8 @@ def environment(plan: Plan, node: Node, recipe: Recipe) -> dict[str, str]:
         name: value.replace("{rank}", str(node["rank"])).replace("{node}", node["node"])
         for name, value in recipe.environment.items()
     }
+    if recipe.gpu:
+        values = {**jit_variables(), **values}
     values["VLLM_ENGINE_READY_TIMEOUT_S"] = str(recipe.ready_timeout_s)
     address = _own_address(node)
     if address is not None:
@@ -504,6 +328,8 @@ def docker_argv(
     argv += ["--volume", f"{serving['weights']['path']}:{MODELS_IN_CONTAINER}/{recipe.weights_folder}:ro"]
     for overlay in recipe.overlays:
         argv += ["--volume", f"{OVERLAY_DIR}/{overlay.name}:{overlay.target}:ro"]
+    if recipe.gpu:
+        argv += ["--volume", f"{jit_folder(recipe)}:{IN_CONTAINER}"]
     if serving["api_key_file"] and node["role"] == "head":
         argv += ["--volume", f"{SECRET_CONFIG_PATH}:{SECRET_CONFIG_PATH}:ro"]
     return [*argv, "--entrypoint", recipe.entrypoint, serving["image"]["reference"], *engine]

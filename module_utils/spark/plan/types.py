@@ -129,6 +129,7 @@ class Serving(TypedDict):
     api_host: str
     base_url: str
     needs: list[NodeNeeds]
+    second_node: list[str]
     probe_deadline_s: int
     api_key_file: str | None
     config_sha256: str

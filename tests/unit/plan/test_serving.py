@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ansible.module_utils.spark.plan.serving import configuration, gib
+from ansible.module_utils.spark.plan.serving import configuration
 from ansible.module_utils.spark.plan.types import CONFIG_LABEL, SECRET_CONFIG_PATH, Plan, PlanFile, Serving
+from ansible.module_utils.spark.plan.units import gib
 
 from .conftest import FIXTURES, GIB, Pair, cluster_of, cluster_with, codes, plan_for, recipe_of, said
 
