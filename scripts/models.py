@@ -51,9 +51,9 @@ def clusters(inventory: Path) -> list[Cluster]:
 
 def sizes(text: str) -> list[int]:
     """2x121 or 121,64: the memory of each node in GiB."""
-    found = re.fullmatch(r"(\d{1,2})x(\d+(?:\.\d+)?)", text)
+    found = re.fullmatch(r"([1-9]\d?)x(.+)", text)
     each = [found[2]] * int(found[1]) if found else text.split(",")
-    if not each or not all(re.fullmatch(r"\d+(\.\d+)?", size) and float(size) > 0 for size in each):
+    if not all(re.fullmatch(r"\d+(\.\d+)?", size) and float(size) > 0 for size in each):
         raise argparse.ArgumentTypeError(f"{text!r} is neither NODESxGIB such as 2x121 nor a list such as 121,64")
     return [int(float(size) * GIB) for size in each]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .known import guard_findings
@@ -48,9 +48,11 @@ def rooms_for(memory: Sequence[int]) -> list[Room]:
     return [Room(f"node {rank}", each, each) for rank, each in enumerate(memory)]
 
 
-def rows(recipes: Iterable[Recipe], rooms: Sequence[Room], headroom: int = 20 * GIB) -> list[Row]:
+def rows(recipes: Sequence[Recipe], rooms: Sequence[Room], headroom: int = 20 * GIB) -> list[Row]:
     """A row for each recipe, or for each of its profiles."""
-    return [row(choose(recipe, name), rooms, headroom) for recipe in recipes for name in recipe.profiles or ("",)]
+    chosen = (choose(recipe, name) for recipe in recipes for name in recipe.profiles)
+    plain = (recipe for recipe in recipes if not recipe.profiles)
+    return sorted((row(recipe, rooms, headroom) for recipe in (*plain, *chosen)), key=lambda found: found.model)
 
 
 def row(recipe: Recipe, rooms: Sequence[Room], headroom: int = 20 * GIB) -> Row:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible.module_utils.spark.plan.jit import jit_folder
+from ansible.module_utils.spark.plan.memory import fit
 from ansible.module_utils.spark.plan.needs import load_of, per_token
 from ansible.module_utils.spark.plan.recipe import Recipe, choose
 from ansible.module_utils.spark.plan.table import HEADINGS, Row, lines, rooms_for, rows
 from ansible.module_utils.spark.plan.types import Plan
 from ansible.module_utils.spark_controller import load_recipe
+
+from scripts import models
 
 from .conftest import GIB, MODELS, Pair, cluster_of, cluster_with, codes, plan_for, recipe_of, said
 
@@ -129,6 +134,27 @@ def test_a_run_is_believed_before_a_figure() -> None:
     figure = per_token(recipe_of("deepseek-v4-flash", other_format), 2)
     assert figure is not None
     assert figure.on_rank(2) == 15_000
+
+
+@pytest.mark.parametrize(
+    ("source", "profile", "nodes", "published"),
+    [("STAGED", "SPEED", 2, 2_128_927), ("SPEED", "STAGED", 1, 1_027_392)],
+    ids=["one to two", "two to one"],
+)
+def test_the_catalogue_predicts_each_published_pool_from_the_other(
+    source: str, profile: str, nodes: int, published: int
+) -> None:
+    """Through the recipe as it is shipped: its table on disk or not, its engine share, its heads."""
+    recipe = choose(recipe_of("qwen3.8-flash-next"), profile)
+    runs = [run for run in recipe.measured if run.profile == source and run.memory_bytes]
+    row = rows([replace(recipe, measured=tuple(runs), profiles=())], rooms_for([121 * GIB] * nodes))[0]
+    assert row.pool == pytest.approx(published, rel=0.15)
+    assert row.pool != published
+
+
+def test_a_run_of_the_same_profile_is_asked_first() -> None:
+    recipe = choose(recipe_of("qwen3.8-flash-next"), "SPEED")
+    assert fit(load_of(recipe, 2), rooms_for([121 * GIB] * 2)).pool == pytest.approx(2_128_927, abs=2)
 
 
 # Nodes
@@ -268,3 +294,18 @@ def test_the_table_is_read_in_columns() -> None:
     assert shown[0].split()[:3] == list(HEADINGS[:3])
     start = shown[0].index("weights/node")
     assert all(line[start - 1] == " " and line[start] != " " for line in shown[1:])
+
+
+def test_make_models_shows_the_sample_and_other_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    sample = str(MODELS.parent / "inventory" / "sample")
+    assert models.main(["-i", sample]) == 0
+    shown = capsys.readouterr().out
+    assert "121.0 GiB + 121.0 GiB = 242.0 GiB = 259.8 GB (pair_a, with the memory that a DGX Spark has)" in shown
+    assert models.main(["-i", sample, "--on", "121,96.5"]) == 0
+    assert capsys.readouterr().out.startswith("121.0 GiB + 96.5 GiB = 217.5 GiB")
+
+
+@pytest.mark.parametrize("wrong", ["", "2x", "two", "0x121", "121,-1", "2x0"])
+def test_machines_that_cannot_be(wrong: str) -> None:
+    with pytest.raises(ArgumentTypeError):
+        models.sizes(wrong)
