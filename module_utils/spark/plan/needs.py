@@ -266,12 +266,13 @@ def _cache_findings(cluster: Cluster, recipe: Recipe, load: Load, judged: Fit) -
 
 
 def decode_bought(recipe: Recipe, width: int) -> str:
-    """Decode on ``width`` nodes against one, as far as both were measured."""
-    for many in recipe.expected:
-        one = next((e for e in recipe.expected if e.nodes == 1 and (e.what, e.unit) == (many.what, many.unit)), None)
-        if many.nodes == width and one and one.value:
-            gain = f"{many.value / one.value - 1:+.0%}"
-            return f"{many.what}: {many.value:g} {many.unit} in place of {one.value:g} ({gain}), {many.source}"
+    """Decode of one request on ``width`` nodes against one node, as far as both were measured."""
+    decode = [item for item in recipe.expected if item.what.startswith("decode") and item.concurrency == 1]
+    many = next((item for item in decode if item.nodes == width and item.profile in (None, recipe.profile)), None)
+    one = next((item for item in decode if item.nodes == 1 and many and item.unit == many.unit), None)
+    if many and one and one.value:
+        gain = f"{many.value / one.value - 1:+.1%}"
+        return f"decode: {many.value:g} {many.unit} in place of {one.value:g} ({gain}), {many.source}"
     return (
         "decode: not measured on both; each node reads its part of the weights only, and what a step costs besides is "
         "not divided"
