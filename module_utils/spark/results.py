@@ -78,7 +78,7 @@ def unique(findings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _row(label: str, text: str) -> str:
-    return f"  {label:<11}{text}"
+    return f"  {label:<13}{text}"
 
 
 def _nodes_row(plan: Mapping[str, Any]) -> str:
