@@ -14,6 +14,7 @@ from ansible.module_utils.spark.plan.inventory import Cluster, read_cluster
 from ansible.module_utils.spark.plan.known import chosen
 from ansible.module_utils.spark.plan.policy import VARIABLES
 from ansible.module_utils.spark.plan.recipe import Recipe, RecipeError, inherited, outer, read_recipe
+from ansible.module_utils.spark.plan.recipes import import_recipe, is_ours, name_of
 
 PROJECT = Path(__file__).resolve().parents[1]
 CATALOGUE = PROJECT / "models"
@@ -94,6 +95,8 @@ def _folder(path: str) -> Path:
 
 def recipe_for(cluster: Cluster) -> tuple[Recipe | None, list[Finding]]:
     """The recipe that the cluster's policy names, or why there is none."""
+    if cluster.policy.recipe:
+        return _recipe_of_file(cluster)
     known = catalogue(cluster)
     wanted = cluster.policy.model
     listed = ", ".join(sorted(known)) or "nothing"
@@ -119,16 +122,59 @@ def recipe_for(cluster: Cluster) -> tuple[Recipe | None, list[Finding]]:
     recipe, errors = load_recipe(known[wanted], folders(cluster))
     if recipe is not None:
         return chosen(recipe, cluster.policy.profile, cluster.policy.profile_values, node=cluster.name)
-    return None, [
+    return None, _refusals(cluster, known[wanted], errors)
+
+
+def _refusals(
+    cluster: Cluster, path: Path, errors: Sequence[RecipeError], code: str = "RECIPE_INVALID"
+) -> list[Finding]:
+    return [
         finding(
-            "RECIPE_INVALID",
+            code,
             node=cluster.name,
-            found=f"{error.place(known[wanted])}: {error.problem}",
+            found=f"{error.place(path)}: {error.problem}",
             expected=error.expected,
-            cure=f"Edit {error.file or known[wanted]}: {error.cure}",
+            cure=f"Edit {error.file or path}: {error.cure}",
         )
         for error in errors
     ]
+
+
+def _recipe_of_file(cluster: Cluster) -> tuple[Recipe | None, list[Finding]]:
+    """The recipe in the file that the policy names: ours, or another launcher's."""
+    given = Path(cluster.policy.recipe).expanduser()
+    path = next((file for file in (Path.cwd() / given, PROJECT / given) if file.is_file()), None)
+    if path is None:
+        missing = RecipeError("", "there is no such file", "a recipe file", "correct the path of -e recipe=FILE")
+        return None, _refusals(cluster, given, [missing])
+    data, lines, errors = _read(path)
+    if errors:
+        return None, _refusals(cluster, path, errors)
+    if is_ours(data):
+        recipe, errors = load_recipe(path, [path.parent, *folders(cluster)])
+        if recipe is None:
+            return None, _refusals(cluster, path, errors)
+        return chosen(recipe, cluster.policy.profile, cluster.policy.profile_values, node=cluster.name)
+    name = name_of(path.stem)
+    imported, errors = import_recipe(data, name=name, file=path.name)
+    if imported is None:
+        return None, _refusals(cluster, path, [error.at(lines) for error in errors], "RECIPE_UNMAPPABLE")
+    schema = json.loads((CATALOGUE / "schema.json").read_text(encoding="utf-8"))
+    recipe, errors = read_recipe(imported.document, schema, name=name, file=str(path))
+    if recipe is None:
+        return None, _refusals(cluster, path, errors, "RECIPE_UNMAPPABLE")
+    recipe, found = chosen(recipe, cluster.policy.profile, cluster.policy.profile_values, node=cluster.name)
+    if imported.unmapped:
+        unmapped = finding(
+            "RECIPE_KEYS_UNMAPPED",
+            node=cluster.name,
+            found=f"{len(imported.unmapped)} parts of {path.name} are not used",
+            expected="a recipe that is used completely",
+            evidence=imported.unmapped,
+            file=path,
+        )
+        found = [*found, unmapped]
+    return recipe, found
 
 
 def overlays_of(cluster: Cluster, recipe: Recipe) -> list[tuple[str, bytes]]:

@@ -266,4 +266,19 @@ CODES: tuple[Code, ...] = (
         "whether one request fits is first known at the start.",
         "Add measured or architecture.kv_bytes_per_token to the recipe; the engine prints its pool when it starts.",
     ),
+    Code(
+        "RECIPE_UNMAPPABLE",
+        "fatal",
+        "A recipe of another launcher means something that cannot be planned here",
+        "Its command is read as an argument list and never given to a shell. What would serve something else than the "
+        "recipe means is refused rather than left out.",
+        "{cure}",
+    ),
+    Code(
+        "RECIPE_KEYS_UNMAPPED",
+        "warn",
+        "Parts of the recipe have no counterpart here",
+        "The recipe of another launcher is read as it is; these parts of it are not used.",
+        "Read the list. Where one of them matters, write a recipe of this project from {file} (docs/models.md).",
+    ),
 )

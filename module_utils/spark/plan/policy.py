@@ -195,6 +195,14 @@ class Policy:
         "model: deepseek-v4-flash",
         "What cluster-up.yml serves. -e model=NAME applies to every cluster of the run.",
     )
+    recipe: str = _variable(
+        "",
+        _text,
+        "a file on the controller, relative to the working directory or to the project, or empty",
+        "recipe: ~/recipes/minimax-m2-awq.yaml",
+        "A recipe file that is served in the place of model: one of eugr/spark-vllm-docker, of sparkrun, or of this "
+        "project.",
+    )
     profile: str = _variable(
         "",
         _matching(MODEL_NAME, empty=True),

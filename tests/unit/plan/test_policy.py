@@ -28,6 +28,7 @@ def test_the_name_of_the_cluster_has_no_default() -> None:
     [
         ("cluster_name", "pair-1", "Pair 1"),
         ("model", "qwen3.8-flash-next", "../etc/passwd"),
+        ("recipe", "~/recipes/mine.yaml", ["mine.yaml"]),
         ("profile", "SPEED", "a profile"),
         ("profile_values", "SEQS=8,GRAPHS=eager", "SEQS"),
         ("profile_values", ["GMU=0.75"], ["GMU=$(reboot)"]),
