@@ -180,7 +180,7 @@ class Recipe:
     """A recipe with the values of one profile filled in; ``choose`` gives it with those of another.
 
     ``weights_bytes`` and the like are exact; ``on_disk_bytes`` of them stay on the disk and are read there row by row.
-    ``file`` is where it was read from.
+    ``file`` is where it was read from; ``script`` is the place in the container of a script that starts the engine.
     """
 
     name: str
@@ -213,6 +213,7 @@ class Recipe:
     widths: tuple[Width, ...]
     on_disk_bytes: int = 0
     overlays: tuple[Overlay, ...] = ()
+    script: str = ""
     ports: tuple[Port, ...] = ()
     variables: Mapping[str, Variable] = field(default_factory=dict)
     profiles: tuple[str, ...] = ()
@@ -382,7 +383,9 @@ def _build(data: Mapping[str, Any], file: str, profile: str, own: Mapping[str, s
             Overlay(o["file"], o["target"], o.get("sha256"), o.get("source", ""))
             for part in (image, *added)
             for o in part.get("overlays", ())
-        ),
+        )
+        + ((Overlay(serve["script"], SCRIPT_IN_CONTAINER),) if serve.get("launcher") == "script" else ()),
+        script=SCRIPT_IN_CONTAINER if serve.get("launcher") == "script" else "",
         ports=tuple(Port(p["port"], p.get("on", "head") == "head", p["about"]) for p in serve.get("ports", ())),
         variables={name: _variable(name, about) for name, about in data.get("variables", {}).items()},
         profiles=tuple(data.get("profiles", {})),
@@ -506,6 +509,9 @@ def _measured(data: Mapping[str, Any], recipe: Mapping[str, Any]) -> Measured:
     )
 
 
+# Where the container sees the launch script of a recipe's author.
+SCRIPT_IN_CONTAINER = "/opt/spark-cluster/launch.sh"
+
 # The planner writes these itself, from the inventory and the facts.
 PLANNED_FLAGS = frozenset(
     [
@@ -558,6 +564,9 @@ def _beyond_schema(data: Mapping[str, Any], name: str) -> Iterator[RecipeError]:
     if image_lacks_serve(data):
         yield RecipeError("serve", "it is missing", "how the image serves", "add serve, or remove image")
     yield from _parsed_twice(serve)
+    if (serve.get("launcher") == "script") != ("script" in serve):
+        cure = "write both, launcher: script and script: FILE, or neither"
+        yield RecipeError("serve.launcher", "launcher: script and script belong together", "both or neither", cure)
     for which in ("total_parameters", "active_parameters"):
         figure = data.get("architecture", {}).get(which)
         if figure and figure["unit"] not in ("million", "billion"):

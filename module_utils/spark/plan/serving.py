@@ -39,6 +39,11 @@ MODELS_IN_CONTAINER = "/models"
 LEAST_SHARE_OF_WEIGHTS = 0.9
 # What an image may bake in and what would then overrule the plan; named without a value, Docker removes it.
 NEVER_FROM_THE_IMAGE = ("NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_NET", "UCX_NET_DEVICES")
+# What chooses devices, addresses or ranks; where an image brings it along it was right for somebody else's machines.
+FABRIC_NAME = re.compile(
+    r"NCCL_IB_(HCA|GID_INDEX|DISABLE|ADDR_.*|ROCE_.*)|NCCL_(NET|COMM_ID|TOPO_FILE)|UCX_(NET_DEVICES|TLS)|"
+    r".*_SOCKET_IFNAME|VLLM_HOST_IP|MASTER_(ADDR|PORT)|(NODE_|LOCAL_)?RANK|WORLD_SIZE"
+)
 SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.I)
 
 
@@ -83,10 +88,11 @@ def plan_serving(
         for node in plan["nodes"]
     }
     serving["config_sha256"] = _config_sha256(commands, image, overlay_hashes(recipe, plan["bundle"]))
+    baked = _baked_in(recipe, facts_by_node)
     per_node = {}
     for node, need in zip(plan["nodes"], needs, strict=True):
         engine, variables = commands[node["node"]]
-        argv = docker_argv(plan, serving, recipe, variables, engine, node)
+        argv = docker_argv(plan, serving, recipe, variables, engine, node, baked)
         plan_file = _plan_file(plan, node, serving, recipe, argv, variables, need)
         per_node[node["node"]] = NodeServing(argv=argv, environment=variables, plan_file=plan_file)
     return serving, per_node, findings
@@ -124,6 +130,19 @@ def _image(cluster: Cluster, recipe: Recipe, facts_by_node: Mapping[str, Facts])
             }
             break
     return image
+
+
+def _baked_in(recipe: Recipe, facts_by_node: Mapping[str, Facts]) -> list[str]:
+    """Variables of the image that would speak against the plan. Named without a value, Docker removes them."""
+    return sorted(
+        {
+            name
+            for facts in facts_by_node.values()
+            if (image := facts.get("image") or {}).get("reference") == recipe.image_reference
+            for entry in image.get("env") or ()
+            if FABRIC_NAME.fullmatch(name := str(entry).partition("=")[0])
+        }
+    )
 
 
 # What is known beforehand
@@ -276,6 +295,15 @@ def environment(plan: Plan, node: Node, recipe: Recipe) -> dict[str, str]:
     }
     if recipe.gpu:
         values = {**jit_variables(), **values}
+    if recipe.script:
+        head = plan["nodes"][0]
+        values.update(
+            SPARK_RANK=str(node["rank"]),
+            SPARK_NODES=str(len(plan["nodes"])),
+            SPARK_HEAD=_own_address(head) or head["management_address"],
+            SPARK_MODEL=f"{MODELS_IN_CONTAINER}/{recipe.weights_folder}",
+            SPARK_ENGINE=recipe.entrypoint,
+        )
     values["VLLM_ENGINE_READY_TIMEOUT_S"] = str(recipe.ready_timeout_s)
     address = _own_address(node)
     if address is not None:
@@ -308,7 +336,13 @@ def _nccl(plan: Plan, node: Node) -> dict[str, str]:
 
 
 def docker_argv(
-    plan: Plan, serving: Serving, recipe: Recipe, variables: Mapping[str, str], engine: Sequence[str], node: Node
+    plan: Plan,
+    serving: Serving,
+    recipe: Recipe,
+    variables: Mapping[str, str],
+    engine: Sequence[str],
+    node: Node,
+    baked: Sequence[str] = (),
 ) -> list[str]:
     """The whole command line. Variables are named, never valued: docker's client takes them from its environment."""
     argv = ["docker", "run", "--name", CONTAINER_NAME, "--pull", "never", "--network", "host"]
@@ -322,7 +356,7 @@ def docker_argv(
     if recipe.gpu and plan["transport"] == "rdma" and node["rails"]:
         argv += ["--device", "/dev/infiniband"]
     argv += ["--label", f"{CONFIG_LABEL}={serving['config_sha256']}"]
-    names = set(variables) | (set(NEVER_FROM_THE_IMAGE) if recipe.gpu else set())
+    names = set(variables) | (set(NEVER_FROM_THE_IMAGE) if recipe.gpu else set()) | set(baked)
     for name in sorted(names):
         argv += ["--env", name]
     argv += ["--volume", f"{serving['weights']['path']}:{MODELS_IN_CONTAINER}/{recipe.weights_folder}:ro"]
@@ -332,7 +366,9 @@ def docker_argv(
         argv += ["--volume", f"{jit_folder(recipe)}:{IN_CONTAINER}"]
     if serving["api_key_file"] and node["role"] == "head":
         argv += ["--volume", f"{SECRET_CONFIG_PATH}:{SECRET_CONFIG_PATH}:ro"]
-    return [*argv, "--entrypoint", recipe.entrypoint, serving["image"]["reference"], *engine]
+    # A script gets the engine's arguments as its own, and nothing on our side reads them with a shell.
+    program, first = ("bash", [recipe.script]) if recipe.script else (recipe.entrypoint, [])
+    return [*argv, "--entrypoint", program, serving["image"]["reference"], *first, *engine]
 
 
 def _config_sha256(
