@@ -19,6 +19,8 @@ WIDEST = 8
 SHARED_MEMORY = {"value": 16, "unit": "GiB", "source": "room for the engine's processes to talk in"}
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.I)
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.I)
+# Set or removed by the planner, and no error in a recipe of ours.
+CHOSEN_HERE = ("NCCL_NET", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "UCX_NET_DEVICES")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?")
 # Read, or about the other launcher's own ways: nothing is lost without them.
@@ -221,7 +223,7 @@ def _environment(values: Mapping[str, Any], unmapped: list[str]) -> dict[str, st
     taken = {}
     for key, value in values.items():
         text = _text(value)
-        if str(key) in PLANNED_VARIABLES or str(key).startswith("NCCL_"):
+        if str(key) in PLANNED_VARIABLES or str(key) in CHOSEN_HERE:
             unmapped.append(f"env.{key}: the planner's own, from the facts of the nodes")
         elif SECRET.search(str(key)):
             unmapped.append(f"env.{key}: docker inspect would show a secret; weights are not downloaded at the start")
