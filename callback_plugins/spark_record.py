@@ -31,6 +31,7 @@ requirements:
 """
 
 PROJECT = Path(__file__).resolve().parents[1]
+AD_HOC = "__adhoc_playbook__"  # Ansible's name for what the command `ansible` runs
 CONTROLLER_SIDE = frozenset(
     "add_host assert debug fail group_by import_role include_role include_tasks include_vars meta pause set_fact "
     "set_stats validate_argument_spec cluster_gate cluster_inventory cluster_plan".split()
@@ -133,6 +134,8 @@ class CallbackModule(CallbackBase):
         record.failures.append({"node": result.host.get_name(), "task": result.task.get_name(), "message": message})
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
+        if self.play == AD_HOC:
+            return
         ended = datetime.now(UTC)
         for name, record in self.clusters.items():
             findings = results.unique(record.findings)

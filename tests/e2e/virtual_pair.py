@@ -168,7 +168,7 @@ class VirtualPair:
             for event in done.events:
                 if event["event"] in ("runner_on_ok", "runner_on_failed", "runner_on_unreachable"):
                     found: dict[str, Any] = event["event_data"]["res"]
-                    return found
+                    return {**found, "failed": event["event"] != "runner_on_ok"}
         raise AssertionError(f"{name} on {node} returned nothing")
 
 
