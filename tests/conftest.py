@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import ansible.module_utils
@@ -10,6 +12,8 @@ import pytest
 ansible.module_utils.__path__.append(str(Path(__file__).resolve().parents[1] / "module_utils"))
 
 TESTS = Path(__file__).resolve().parent
+# ansible-playbook and the linters are those of the environment that runs the tests, however it was started.
+os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
 MARKERS = {"lint": "lint", "unit": "unit", "roles": "role", "e2e": "e2e"}
 
 

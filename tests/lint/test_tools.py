@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-BIN = Path(sys.executable).parent
 
 
 def run(*argv: str, cwd: Path = PROJECT, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {**os.environ, "PATH": f"{BIN}:{os.environ.get('PATH', '')}", "NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
+    inherited = {**os.environ, "NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
     return subprocess.run(
         argv,
         cwd=cwd,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ SCENARIOS = sorted(path.parent.name for path in HERE.glob("molecule/*/converge.y
 def test_role(scenario: str, tmp_path: Path) -> None:
     environment = {
         **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
         "LC_ALL": "C.UTF-8",
         "NO_COLOR": "1",
         "MOLECULE_COMMAND_BORDERS": "0",
