@@ -7,20 +7,53 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
+import pexpect
 import pytest
 
-from .virtual_pair import VirtualPair, changed_paths
+from .virtual_pair import PROJECT, VirtualPair, changed_paths
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 HEAD, WORKER = "spark-01", "spark-02"
 BUNDLE = "/usr/local/lib/spark-cluster"
 API = "http://127.0.0.1:18000"
+
+
+def with_typed_password(pair: VirtualPair, scratch: Path, password: str) -> tuple[int, str]:
+    """Run a command as root through ``-K``, on an inventory that knows no password."""
+    inventory = scratch / "hosts.yml"
+    known = (
+        (pair.inventory / "hosts.yml").read_text(encoding="utf-8").replace("{{ inventory_dir }}/../..", str(PROJECT))
+    )
+    inventory.write_text("".join(x for x in known.splitlines(True) if "ansible_become_password" not in x))
+    child = pexpect.spawn(
+        "ansible",
+        ["-i", str(inventory), "spark", "-K", "-b", "-m", "ansible.builtin.command", "-a", "id -un"],
+        cwd=str(PROJECT),
+        env={**os.environ, "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg")},
+        encoding="utf-8",
+        timeout=60,
+    )
+    child.expect("BECOME password:")
+    child.sendline(password)
+    child.expect(pexpect.EOF)
+    child.close()
+    return child.exitstatus, child.before
+
+
+def test_sudo_wants_the_owners_password(container_pair: VirtualPair, tmp_path: Path) -> None:
+    password = (PROJECT / ".lab" / "lab" / "become_password").read_text(encoding="utf-8").strip()
+    rc, said = with_typed_password(container_pair, tmp_path, password)
+    assert (rc, said.count("root")) == (0, 2), said
+    rc, said = with_typed_password(container_pair, tmp_path, "not the password")
+    assert rc != 0, said
 
 
 def ask(path: str, body: dict[str, Any] | None = None, timeout_s: float = 20) -> tuple[int, Any]:
@@ -132,8 +165,25 @@ def test_a_launcher_altered_on_one_node_is_caught_before_any_container_starts(co
         assert container_pair.sh(node, "docker ps -aq -f name=spark-rank").strip() == ""
 
 
+def test_a_worker_that_dies_at_once_keeps_the_head_from_being_created(container_pair: VirtualPair) -> None:
+    dropin = "/etc/systemd/system/spark-rank.service.d"
+    container_pair.sh(
+        WORKER,
+        f"mkdir -p {dropin}; printf '[Service]\\nExecStartPost=/bin/sh -c \"sleep 2; docker kill spark-rank\"\\n' "
+        f"> {dropin}/fault.conf; systemctl daemon-reload",
+    )
+    try:
+        outcome = container_pair.play("cluster-up.yml", model="lab-tiny", launcher_restore=True)
+    finally:
+        container_pair.sh(WORKER, f"rm -r {dropin}; systemctl daemon-reload")
+    assert outcome.rc != 0
+    fatal = [item for item in outcome.result("lab")["findings"] if item["severity"] == "fatal"]
+    assert {item["node"] for item in fatal} == {WORKER}, fatal
+    assert container_pair.sh(HEAD, "docker ps -aq -f name=spark-rank").strip() == ""
+
+
 def test_down_leaves_nothing_of_the_ranks(container_pair: VirtualPair) -> None:
-    outcome = container_pair.play("cluster-up.yml", model="lab-tiny", launcher_restore=True)
+    outcome = container_pair.play("cluster-up.yml", model="lab-tiny")
     assert outcome.rc == 0, outcome.output[-6000:]
     outcome = container_pair.play("cluster-down.yml")
     assert outcome.rc == 0, outcome.output[-6000:]

@@ -148,7 +148,7 @@ class VirtualPair:
             outcome.results[result["cluster"]] = result
         return outcome
 
-    def module(self, node: str, name: str, **arguments: Any) -> dict[str, Any]:
+    def module(self, node: str, name: str, /, **arguments: Any) -> dict[str, Any]:
         """One module call on one node; returns its result, of a failed call too."""
         with tempfile.TemporaryDirectory(prefix="spark-e2e-") as scratch:
             done = ansible_runner.run(
@@ -170,6 +170,13 @@ class VirtualPair:
                     found: dict[str, Any] = event["event_data"]["res"]
                     return {**found, "failed": event["event"] != "runner_on_ok"}
         raise AssertionError(f"{name} on {node} returned nothing")
+
+
+def last_result(cluster: str, play: str) -> dict[str, Any]:
+    """The newest result of a play, as results/latest names it."""
+    latest = json.loads((PROJECT / "results" / "latest" / cluster / f"{play}.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads((PROJECT / latest["result"]).read_text(encoding="utf-8"))
+    return found
 
 
 def changed_paths(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
