@@ -70,6 +70,7 @@ def build_plan(
             findings += _transport(cluster, plan, facts_by_node)
         if purpose == "serve":
             findings += _not_set_up(plan, facts_by_node, check_mode=check_mode)
+            findings += [] if policy.launcher_restore else _altered(bundle, facts_by_node)
     plan["findings"] = [item.as_dict() for item in findings]
     return plan
 
@@ -184,3 +185,23 @@ def _not_set_up(plan: Plan, facts_by_node: Mapping[str, Facts], *, check_mode: b
                 )
             )
     return findings
+
+
+def _altered(bundle: Bundle, facts_by_node: Mapping[str, Facts]) -> list[Finding]:
+    """Launcher files that are neither what was installed on the node nor what is planned: somebody's edit.
+
+    A file that is gone, or that an interrupted installation brought up to date already, is left to the installation.
+    """
+    planned = {item["path"]: item["sha256"] for item in bundle["files"]}
+    return [
+        finding(
+            "LAUNCHER_ALTERED",
+            node=node,
+            found=f"{file['path']} has SHA-256 {file['sha256']}",
+            expected=f"SHA-256 {file['expected_sha256']}, as installed",
+            path=file["path"],
+        )
+        for node, facts in facts_by_node.items()
+        for file in (facts.get("bundle") or {}).get("files", ())
+        if file["sha256"] not in (None, file["expected_sha256"], planned.get(file["path"]))
+    ]

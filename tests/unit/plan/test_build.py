@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from ansible.module_utils.spark.plan.build import build_plan
 from ansible.module_utils.spark.plan.present import finding_line, plan_lines
+from ansible.module_utils.spark.plan.types import Bundle, Purpose
 
 from .conftest import BUNDLE, Pair, cluster_of, codes, plan_for, recipe_of, said
 
@@ -58,6 +60,27 @@ def test_serving_needs_the_fabric_that_site_makes(ready: Pair) -> None:
     checked = build_plan(cluster_of(), ready, BUNDLE, purpose="serve", check_mode=True)
     assert codes(checked, "fatal") == []
     assert said(checked, "NOT_PROVEN_IN_CHECK_MODE")["node"] == "spark-02"
+
+
+def test_a_launcher_edited_by_hand_is_refused_before_anything_is_copied(ready: Pair) -> None:
+    launch = "/usr/local/lib/spark-cluster/launch"
+    planned: Bundle = {
+        "rankctl_sha256": "f" * 64,
+        "files": [{"path": launch, "mode": "0755", "sha256": "b" * 64, "source": "launch"}],
+    }
+
+    def judged(found: str | None, purpose: Purpose = "serve", **variables: Any) -> list[str]:
+        ready["spark-02"]["bundle"]["files"] = [{"path": launch, "sha256": found, "expected_sha256": "a" * 64}]
+        return codes(build_plan(cluster_of(**variables), ready, planned, purpose=purpose), "fatal")
+
+    assert judged("c" * 64) == ["LAUNCHER_ALTERED"]
+    item = said(build_plan(cluster_of(), ready, planned, purpose="serve"), "LAUNCHER_ALTERED")
+    assert (item["node"], "c" * 64 in item["found"], "a" * 64 in item["expected"]) == ("spark-02", True, True)
+    assert judged("a" * 64) == []
+    assert judged("b" * 64) == [], "an installation that was cut off had written the new file"
+    assert judged(None) == [], "a file that is gone is installed again"
+    assert judged("c" * 64, launcher_restore=True) == []
+    assert judged("c" * 64, purpose="fabric") == []
 
 
 def test_a_unit_in_the_way_is_in_the_plan(pair: Pair) -> None:
