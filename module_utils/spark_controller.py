@@ -242,7 +242,11 @@ def _document(path: Path, search: Sequence[Path], seen: tuple[Path, ...]) -> tup
 
 def _read(path: Path) -> tuple[Any, dict[str, int], list[RecipeError]]:
     """The data of one file, the line of every field, and what keeps it from being read."""
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
+        return None, {}, [RecipeError("", problem, "a readable file of UTF-8 text", "make it one, or remove it", 1)]
     try:
         data = yaml.safe_load(text)
         tree = yaml.compose(text, Loader=yaml.SafeLoader)

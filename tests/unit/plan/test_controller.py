@@ -57,6 +57,16 @@ def test_a_broken_recipe_is_a_finding_with_file_line_and_cure(tmp_path: Path) ->
     assert item.remedy == f"Edit {mine}: write for example unit: GiB"
 
 
+def test_a_recipe_that_cannot_be_read_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "binary.yml").write_bytes(b"\xff\xfe name: binary\n")
+    (tmp_path / "folder.yml").mkdir()
+    for name, reason in (("binary", "'utf-8' codec"), ("folder", "Is a directory")):
+        recipe, (item,) = recipe_for(cluster_of(model=name, spark_models_path=[str(tmp_path)]))
+        assert recipe is None
+        assert item.code == "RECIPE_INVALID"
+        assert f"it cannot be read: {reason}" in item.found
+
+
 def plugin(project: Path, name: str) -> Any:
     spec = importlib.util.spec_from_file_location("under_test", project / "action_plugins" / f"{name}.py")
     assert spec is not None
