@@ -182,6 +182,17 @@ def test_a_worker_that_dies_at_once_keeps_the_head_from_being_created(container_
     assert container_pair.sh(HEAD, "docker ps -aq -f name=spark-rank").strip() == ""
 
 
+def test_a_recipe_of_another_launcher_is_served_as_it_is(container_pair: VirtualPair) -> None:
+    recipe = Path(__file__).with_name("lab-tiny.eugr.yaml")
+    outcome = container_pair.play("cluster-up.yml", recipe=str(recipe))
+    assert outcome.rc == 0, outcome.output[-6000:]
+    result = outcome.result("lab")
+    unmapped = [item for item in result["findings"] if item["code"] == "RECIPE_KEYS_UNMAPPED"]
+    assert "mods" in json.dumps(unmapped)
+    assert result["measurements"][HEAD]["completion"]["completion_tokens"] > 0
+    assert ask("/v1/models")[0] == 200
+
+
 def test_down_leaves_nothing_of_the_ranks(container_pair: VirtualPair) -> None:
     outcome = container_pair.play("cluster-up.yml", model="lab-tiny")
     assert outcome.rc == 0, outcome.output[-6000:]

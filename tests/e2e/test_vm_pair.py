@@ -98,3 +98,19 @@ def test_one_threshold_tells_a_healthy_link_from_one_with_a_slowed_rail(vm_pair:
     assert slowed["failed"], slowed
     fatal = [item for item in slowed["findings"] if item["severity"] == "fatal"]
     assert {item["code"] for item in fatal} & {"LINK_RAIL_SLOW", "LINK_SLOW", "LINK_TRANSFER_FAILED", "LINK_TIMED_OUT"}
+
+
+def test_one_changed_byte_of_the_launcher_is_named_with_both_hashes(vm_pair: VirtualPair) -> None:
+    files = last_result("lab-fabric", "site")["plan"]["bundle"]["files"]
+    installed = vm_pair.module(WORKER, "node_bundle", node=WORKER, files=files)
+    assert not installed["failed"], installed
+    launch = next(item for item in files if item["path"].endswith("/launch"))
+    vm_pair.sh(WORKER, f"sed -i 's/exec/Exec/' {launch['path']}")
+    altered = vm_pair.sh(WORKER, f"sha256sum {launch['path']}").split()[0]
+    refused = vm_pair.module(WORKER, "node_bundle", node=WORKER, files=files)
+    assert refused["failed"]
+    said = [item for item in refused["findings"] if item["severity"] == "fatal"]
+    assert [item["code"] for item in said] == ["LAUNCHER_ALTERED"]
+    assert altered in said[0]["found"]
+    assert launch["sha256"] in said[0]["expected"]
+    assert vm_pair.sh(WORKER, f"sha256sum {launch['path']}").split()[0] == altered, "somebody's edit is not overwritten"
