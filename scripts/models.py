@@ -53,7 +53,7 @@ def sizes(text: str) -> list[int]:
     """2x121 or 121,64: the memory of each node in GiB."""
     found = re.fullmatch(r"([1-9]\d?)x(.+)", text)
     each = [found[2]] * int(found[1]) if found else text.split(",")
-    if not all(re.fullmatch(r"\d+(\.\d+)?", size) and float(size) > 0 for size in each):
+    if not all(re.fullmatch(r"\d{1,6}(\.\d{1,6})?", size) and float(size) > 0 for size in each):
         raise argparse.ArgumentTypeError(f"{text!r} is neither NODESxGIB such as 2x121 nor a list such as 121,64")
     return [int(float(size) * GIB) for size in each]
 
@@ -75,7 +75,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--on", type=sizes, metavar="2x121", help="other machines: nodes and the GiB of each")
     asked = parser.parse_args(argv)
     failed = 0
-    for cluster in clusters(asked.inventory):
+    known = clusters(asked.inventory)
+    if not known:
+        parser.error(
+            f"{asked.inventory} has no host in the group spark; copy inventory/sample, or name another with -i"
+        )
+    for cluster in known:
         memory = asked.on or [RECORDED_GIB * GIB] * len(cluster.members)
         table, refused = recipes(cluster)
         together = sum(memory)

@@ -1,0 +1,39 @@
+"""``make models`` as it is typed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[3]
+SAMPLE = str(PROJECT / "inventory" / "sample")
+
+
+def models(*arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, str(PROJECT / "scripts" / "models.py"), *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def test_every_shipped_recipe_has_a_row() -> None:
+    said = models("-i", SAMPLE, "--on", "2x121")
+    assert said.returncode == 0, said.stderr
+    for path in (PROJECT / "models").glob("*.yml"):
+        assert path.stem in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--on", "2x" + "9" * 400), "is neither NODESxGIB"),
+        (("--on", "two"), "is neither NODESxGIB"),
+        (("-i", "no-such-inventory.yml"), "no host in the group spark"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(arguments: tuple[str, ...], expected: str) -> None:
+    said = models(*arguments)
+    assert said.returncode == 2
+    assert expected in said.stderr
+    assert "Traceback" not in said.stderr
