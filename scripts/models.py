@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
     known = clusters(asked.inventory)
     if not known:
         parser.error(
-            f"{asked.inventory} has no host in the group spark; copy inventory/sample, or name another with -i"
+            f"{asked.inventory} has no host in the group spark; name another with -i"
         )
     for cluster in known:
         memory = asked.on or [RECORDED_GIB * GIB] * len(cluster.members)
