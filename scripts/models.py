@@ -77,9 +77,7 @@ def main(argv: list[str]) -> int:
     failed = 0
     known = clusters(asked.inventory)
     if not known:
-        parser.error(
-            f"{asked.inventory} has no host in the group spark; name another with -i"
-        )
+        parser.error(f"{asked.inventory} has no host in the group spark; name another with -i")
     for cluster in known:
         memory = asked.on or [RECORDED_GIB * GIB] * len(cluster.members)
         table, refused = recipes(cluster)

@@ -532,6 +532,8 @@ PLANNED_FLAGS = frozenset(
         "--api-key",
     ]
 )
+# Whole words of a variable's name: TOKENIZERS_PARALLELISM is none.
+SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)(_|$)", re.I)
 PLANNED_VARIABLES = frozenset(
     [
         "VLLM_HOST_IP",
@@ -595,6 +597,9 @@ def _planned(part: Mapping[str, Any], where: str, lists: Sequence[str] = ("flags
         place = f"{where}.environment.{variable}"
         if variable in PLANNED_VARIABLES:
             yield RecipeError(place, "it is the planner's", "variables of the model", "remove it")
+        elif SECRET.search(variable):
+            cure = "remove it; the API's key comes from api_key_file, and weights are not downloaded at the start"
+            yield RecipeError(place, "docker inspect would show a secret", "variables that anyone may read", cure)
         elif value == "":
             problem = "an empty variable is not an absent one for every reader"
             yield RecipeError(place, problem, "some text", "remove it")

@@ -95,6 +95,10 @@ def test_a_broken_recipe_names_field_problem_and_cure(
     assert cure in error.cure
 
 
+def test_a_tokenizer_is_no_secret() -> None:
+    assert errors_after(lambda d: d["serve"]["environment"].update(TOKENIZERS_PARALLELISM="false")) == []
+
+
 @pytest.mark.parametrize(
     ("edit", "field"),
     [
@@ -102,6 +106,7 @@ def test_a_broken_recipe_names_field_problem_and_cure(
         (lambda d: d["serve"]["flags"].append("--tensor-parallel-size=4"), "serve.flags["),
         (lambda d: d["serve"]["environment"].update(NCCL_IB_HCA="x"), "serve.environment.NCCL_IB_HCA"),
         (lambda d: d["serve"]["environment"].update(EMPTY=""), "serve.environment.EMPTY"),
+        (lambda d: d["serve"]["environment"].update(HF_TOKEN="x"), "serve.environment.HF_TOKEN"),
         (lambda d: d.pop("serve"), "serve"),
     ],
 )

@@ -385,7 +385,7 @@ def test_the_hash_follows_what_runs_and_nothing_else(pair: Pair) -> None:
 
 def test_the_recorded_configuration_is_verbatim_and_without_secrets(pair: Pair) -> None:
     def edit(data: Any) -> None:
-        data["serve"]["environment"]["HF_TOKEN"] = "hf_secret"
+        data["serve"]["environment"]["HFTOKEN"] = "hf_secret"
 
     plan = plan_for(cluster_of(), pair, recipe_of("deepseek-v4-flash", edit))
     recorded = configuration(plan)

@@ -11,14 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..recipe import PLANNED_VARIABLES, RecipeError
+from ..recipe import PLANNED_VARIABLES, SECRET, RecipeError
 from .command import ShellError, fill, used, words
 from .engine import REPOSITORY, Engine, EngineError, read_command
 
 WIDEST = 8
 SHARED_MEMORY = {"value": 16, "unit": "GiB", "source": "room for the engine's processes to talk in"}
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.I)
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.I)
 # Set or removed by the planner, and no error in a recipe of ours.
 CHOSEN_HERE = ("NCCL_NET", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "UCX_NET_DEVICES")
 COMMIT = re.compile(r"[0-9a-f]{40}")
