@@ -103,7 +103,7 @@ def measured(pair: VirtualPair, min_gbps: float) -> dict[str, Any]:
     return pair.module(HEAD, "link_measure", node=HEAD, rails=rails[HEAD], min_gbps=min_gbps, **options)
 
 
-# Last in the story: a listener that was cut off polls its machine's only core until its end time.
+# Last in the story: the worker once answered no ssh for a minute after it.
 def test_one_threshold_tells_a_healthy_link_from_one_with_a_slowed_rail(vm_pair: VirtualPair) -> None:
     threshold_gbps = 0.4 * last_result("lab-fabric", "site")["measurements"][HEAD]["link"]["sum_gbps"]
     healthy = measured(vm_pair, threshold_gbps)
