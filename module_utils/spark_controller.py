@@ -96,7 +96,8 @@ def _folder(path: str) -> Path:
 def recipe_for(cluster: Cluster) -> tuple[Recipe | None, list[Finding]]:
     """The recipe that the cluster's policy names, or why there is none."""
     if cluster.policy.recipe:
-        return _recipe_of_file(cluster)
+        recipe, found = _recipe_of_file(cluster)
+        return recipe, [*_instead_of_model(cluster), *found]
     known = catalogue(cluster)
     wanted = cluster.policy.model
     listed = ", ".join(sorted(known)) or "nothing"
@@ -123,6 +124,20 @@ def recipe_for(cluster: Cluster) -> tuple[Recipe | None, list[Finding]]:
     if recipe is not None:
         return chosen(recipe, cluster.policy.profile, cluster.policy.profile_values, node=cluster.name)
     return None, _refusals(cluster, known[wanted], errors)
+
+
+def _instead_of_model(cluster: Cluster) -> list[Finding]:
+    if not cluster.policy.model:
+        return []
+    return [
+        finding(
+            "RECIPE_INSTEAD_OF_MODEL",
+            node=cluster.name,
+            found=f"recipe: {cluster.policy.recipe}, model: {cluster.policy.model}",
+            expected="one of them",
+            model=cluster.policy.model,
+        )
+    ]
 
 
 def _refusals(
@@ -178,10 +193,11 @@ def _recipe_of_file(cluster: Cluster) -> tuple[Recipe | None, list[Finding]]:
 
 
 def overlays_of(cluster: Cluster, recipe: Recipe) -> list[tuple[str, bytes]]:
-    """Name and content of the recipe's overlays, of those that are there; yours are found before ours."""
+    """Name and content of the recipe's overlays, of those that are there: beside the recipe, in yours, in ours."""
+    search = [Path(recipe.file).parent, *folders(cluster)]
     found = []
     for overlay in recipe.overlays:
-        path = next((file for folder in folders(cluster) if (file := folder / overlay.file).is_file()), None)
+        path = next((file for folder in search if (file := folder / overlay.file).is_file()), None)
         if path is not None:
             found.append((overlay.name, path.read_bytes()))
     return found

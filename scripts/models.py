@@ -13,6 +13,7 @@ import ansible.module_utils
 ansible.module_utils.__path__.append(str(Path(__file__).resolve().parents[1] / "module_utils"))
 
 from ansible.inventory.manager import InventoryManager  # noqa: E402
+from ansible.module_utils.spark.findings import fatal, render  # noqa: E402
 from ansible.module_utils.spark.plan.inventory import Cluster  # noqa: E402
 from ansible.module_utils.spark.plan.recipe import Recipe  # noqa: E402
 from ansible.module_utils.spark.plan.table import lines, rooms_for, rows  # noqa: E402
@@ -78,6 +79,11 @@ def main(argv: list[str]) -> int:
     known = clusters(asked.inventory)
     if not known:
         parser.error(f"{asked.inventory} has no host in the group spark; name another with -i")
+    wrong = [item for cluster in known for item in fatal(cluster.findings)]
+    if wrong and not asked.on:
+        # Which machines serve together would be a guess.
+        print("\n".join(map(render, wrong)), file=sys.stderr)
+        return 2
     for cluster in known:
         memory = asked.on or [RECORDED_GIB * GIB] * len(cluster.members)
         table, refused = recipes(cluster)

@@ -154,7 +154,7 @@ CODES: tuple[Code, ...] = (
         "Files that the recipe mounts into the image are not there",
         "The recipe serves with files of the image replaced. They belong to their authors and are not part of the "
         "project; without them another engine would start.",
-        "Put them below a folder of spark_models_path, or of models/, under these names.",
+        "Put them beside the recipe, or below a folder of spark_models_path or models/, under these names.",
     ),
     Code(
         "OVERLAY_DIFFERS",
@@ -265,6 +265,13 @@ CODES: tuple[Code, ...] = (
         "Neither a recorded run, nor the checkpoint's config.json, nor the recipe tells what a token takes, so that "
         "whether one request fits is first known at the start.",
         "Add measured or architecture.kv_bytes_per_token to the recipe; the engine prints its pool when it starts.",
+    ),
+    Code(
+        "RECIPE_INSTEAD_OF_MODEL",
+        "note",
+        "The recipe file is served, and not the model of the inventory",
+        "Both are set. The file is the more exact of the two, so it counts.",
+        "None needed; leave recipe away to serve {model}.",
     ),
     Code(
         "RECIPE_UNMAPPABLE",

@@ -24,6 +24,17 @@ def test_every_shipped_recipe_has_a_row() -> None:
         assert path.stem in said.stdout
 
 
+def test_machines_without_a_cluster_are_no_clusters_of_one(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text("spark: {hosts: {spark-01: {}, spark-02: {}}}\n")
+    said = models("-i", str(hosts))
+    assert (said.returncode, said.stdout) == (2, "")
+    assert "cluster_name" in said.stderr
+    assert "spark-02" in said.stderr
+    # Other machines need no inventory.
+    assert models("-i", str(hosts), "--on", "2x121").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -68,6 +68,10 @@ def test_a_recipe_of_ours_may_be_a_file_too_and_a_missing_file_is_named(tmp_path
     assert recipe is not None
     assert recipe.name == "lab-tiny"
     assert found == []
+    recipe, found = recipe_for(cluster_of(recipe="models/lab-tiny.yml", model="gemma-4-31b"))
+    assert recipe is not None
+    assert [(item.code, item.severity) for item in found] == [("RECIPE_INSTEAD_OF_MODEL", "note")]
+    assert (recipe.name, "gemma-4-31b" in found[0].found) == ("lab-tiny", True)
     recipe, (item,) = recipe_for(cluster_of(recipe=str(tmp_path / "nowhere.yaml")))
     assert recipe is None
     assert (item.code, "nowhere.yaml" in item.found) == ("RECIPE_INVALID", True)

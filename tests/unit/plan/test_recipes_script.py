@@ -11,7 +11,7 @@ import pytest
 import yaml
 from ansible.module_utils.spark import bundle
 from ansible.module_utils.spark.plan.recipe import read_recipe
-from ansible.module_utils.spark_controller import overlays_of
+from ansible.module_utils.spark_controller import overlays_of, recipe_for
 
 from .conftest import MODELS, Pair, cluster_of, codes, plan_for, recipe_of
 
@@ -48,6 +48,23 @@ def test_the_script_is_part_of_the_manifest(project: Path, tmp_path: Path) -> No
     found = overlays_of(cluster, recipe_of("deepseek-v4-flash", scripted))
     manifest = bundle.read_manifest(bundle.build_bundle(project, found)[-1].content)
     assert manifest[f"{bundle.OVERLAYS}/mine/serve.sh"] == hashlib.sha256(script.read_bytes()).hexdigest()
+
+
+def test_what_lies_beside_a_recipe_file_is_found_there_first(tmp_path: Path) -> None:
+    for folder in ("beside", "shared"):
+        script = tmp_path / folder / "overlays" / "mine" / "serve.sh"
+        script.parent.mkdir(parents=True)
+        script.write_text(f"# {folder}\n")
+    data: Any = yaml.safe_load((MODELS / "lab-tiny.yml").read_text())
+    scripted(data)
+    file = tmp_path / "beside" / "lab-tiny.yml"
+    file.write_text(yaml.safe_dump(data))
+    cluster = cluster_of(recipe=str(file), spark_models_path=[str(tmp_path / "shared")])
+    recipe, found = recipe_for(cluster)
+    assert recipe is not None, found
+    assert overlays_of(cluster, recipe) == [("mine/serve.sh", b"# beside\n")]
+    (tmp_path / "beside" / "overlays" / "mine" / "serve.sh").unlink()
+    assert overlays_of(cluster, recipe) == [("mine/serve.sh", b"# shared\n")]
 
 
 @pytest.mark.parametrize("half", [{"launcher": "script"}, {"script": "a.sh"}, {"launcher": "engine", "script": "a.sh"}])

@@ -24,8 +24,8 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?")
 # Read, or about the other launcher's own ways: nothing is lost without them.
 READ = frozenset(
-    "recipe_version sparkrun_version name description model model_revision runtime container defaults env command "
-    "cluster_only solo_only min_nodes max_nodes mode metadata executor_config".split()
+    "recipe_version sparkrun_version name description maintainer model model_revision runtime runtime_version builder "
+    "container defaults env command cluster_only solo_only min_nodes max_nodes mode metadata executor_config".split()
 )
 SHAPE: Mapping[str, str] = {"num_layers": "layers", "num_kv_heads": "kv_heads", "head_dim": "head_dim"}
 # Keys of sparkrun's defaults that become flags where a recipe has no command.
@@ -118,6 +118,11 @@ def _reason(key: str) -> str:
         "mods": "changes the image before the start; build an image that has them, or use image.overlays",
         "pre_exec": "commands in the container before the start; build an image that has their result",
         "build_args": "the image is used as it is and not built",
+        "patches": "changes the image before the start; build an image that has them, or use image.overlays",
+        "volumes": "only the weights are mounted; other files of the nodes are no part of the plan",
+        "draft_model": "only the weights of model are copied",
+        "distribution_config": "only the weights of model are copied, from the node that has them",
+        "benchmark": "figures of its author; write them into expected, with the image they were measured on",
         "runtime_config": "settings of the other launcher",
     }.get(key, "has no place here")
 
@@ -137,11 +142,13 @@ def _argv(data: Mapping[str, Any], first: bool, unmapped: list[str]) -> list[str
     if not template:
         return _generated(data, unmapped)
     values = defaults if first else {"model": model, **defaults}
-    filled = fill(template, values, doubled=first)
-    ours = {"host", "port", "tensor_parallel", "pipeline_parallel"}
-    inner = used(template).union(*(used(value) for value in defaults.values()))
-    unmapped += [f"defaults.{key}: command does not use it" for key in defaults if key not in inner | ours]
-    return words(filled)
+    argv = words(fill(template, values, doubled=first))
+    planners = {"host", "port", "tensor_parallel", "pipeline_parallel"}
+    known = used(template).union(planners, *(used(value) for value in defaults.values()))
+    # Some authors say a switch twice, as a default and as a flag.
+    known |= {key for key in defaults if f"--{key.replace('_', '-')}" in argv}
+    unmapped += [f"defaults.{key}: command does not use it" for key in defaults if key not in known]
+    return argv
 
 
 def _generated(data: Mapping[str, Any], unmapped: list[str]) -> list[str]:
@@ -162,11 +169,12 @@ def _document(
     model = engine.model
     named = _text(data.get("model"))
     repository = next((text for text in (model, named) if REPOSITORY.fullmatch(text)), "")
-    folder = name_of(model.rstrip("/").rpartition("/")[2])
+    # A folder of the author's container says nothing about ours.
+    folder = name_of((repository if model.startswith("/") and repository else model).rstrip("/").rpartition("/")[2])
     if not model:
         return {}, [RecipeError("model", "it is missing", "OWNER/NAME on Hugging Face", "add model: OWNER/NAME")]
     if model.startswith("/"):
-        unmapped.append(f"model: {model} is looked for as the folder {folder} of models_dir")
+        unmapped.append(f"command: {model} is looked for as the folder {folder} of models_dir")
     weights: dict[str, Any] = {"folder": folder, "size": {"value": 0, "unit": "B", "source": f"{file} names no size"}}
     if repository:
         weights["repository"] = repository

@@ -34,6 +34,8 @@ PLANNERS = frozenset(
     ]
 )
 OTHER_SPLITS = ("--pipeline-parallel-size", "--data-parallel-size")
+# Their values are files inside the container, which the other launcher may have put there.
+FILES = ("--reasoning-parser-plugin", "--tool-parser-plugin", "--chat-template")
 WHOLE = re.compile(r"(\d+)([kKmMgG]?)")
 FACTORS: Mapping[str, int] = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
 REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
@@ -133,6 +135,8 @@ def _take(engine: Engine, word: str, values: list[str], model: str) -> None:
     else:
         # An argument that begins with - would be read as a flag, so a joined one stays joined.
         engine.flags += [f"{name}={values[0]}", *values[1:]] if equals and values else [name, *values]
+        if name in FILES and value and not value.startswith("{"):
+            engine.unmapped.append(f"command: {name} names the file {value}, which the image must have")
         engine.unmapped += [
             f"command: {name} names {other}: only the weights of {model or engine.model} are copied"
             for text in values
