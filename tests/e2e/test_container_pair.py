@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 import urllib.error
 import urllib.request
@@ -24,6 +25,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 HEAD, WORKER = "spark-01", "spark-02"
 BUNDLE = "/usr/local/lib/spark-cluster"
 API = "http://127.0.0.1:18000"
+KEY_FILE = "/etc/spark-cluster/api-key"
+KEY = "sk-e2e-5f1c0b7a9d"
 
 
 def with_typed_password(pair: VirtualPair, scratch: Path, password: str) -> tuple[int, str]:
@@ -56,9 +59,10 @@ def test_sudo_wants_the_owners_password(container_pair: VirtualPair, tmp_path: P
     assert rc != 0, said
 
 
-def ask(path: str, body: dict[str, Any] | None = None, timeout_s: float = 20) -> tuple[int, Any]:
+def ask(path: str, body: dict[str, Any] | None = None, timeout_s: float = 20, key: str = "") -> tuple[int, Any]:
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(API + path, data, {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    request = urllib.request.Request(API + path, data, headers)
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as reply:
             return reply.status, reply.read()
@@ -193,9 +197,42 @@ def test_a_recipe_of_another_launcher_is_served_as_it_is(container_pair: Virtual
     assert ask("/v1/models")[0] == 200
 
 
+def test_an_authors_own_script_starts_the_engine_and_the_key_shows_nowhere(container_pair: VirtualPair) -> None:
+    recipe = str(Path(__file__).parent / "scripted" / "lab-tiny-script.yml")
+    container_pair.sh(HEAD, f"install -m 0600 /dev/null {KEY_FILE}; printf '%s\\n' {KEY} > {KEY_FILE}")
+    try:
+        before = container_pair.snapshot()
+        shown = container_pair.play("cluster-up.yml", check=True, recipe=recipe, api_key_file=KEY_FILE)
+        assert shown.rc == 0, shown.output[-6000:]
+        assert changed_paths(before, container_pair.snapshot()) == {}
+        # One argument a line, each rank's own.
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", shown.output)
+        lines = [line.removeprefix("+").strip() for line in plain.splitlines() if line.startswith("+")]
+        for argument, nodes in (("'/opt/spark-cluster/launch.sh'", 2), ("'--headless'", 1), ("'--node-rank'", 2)):
+            assert lines.count(argument) == nodes, (argument, lines)
+        outcome = container_pair.play("cluster-up.yml", recipe=recipe, api_key_file=KEY_FILE)
+        assert outcome.rc == 0, outcome.output[-6000:]
+        result = outcome.result("lab")
+        assert result["measurements"][HEAD]["completion"]["completion_tokens"] > 0
+        assert ask("/v1/models")[0] == 401
+        assert ask("/v1/models", key=KEY)[0] == 200
+        for rank, node in enumerate(container_pair.nodes):
+            log = container_pair.sh(node, "journalctl --unit spark-rank --boot --output cat --no-pager")
+            assert f"author's script: rank {rank} on {node} of 2" in log
+            running = "pid=$(docker inspect -f '{{.State.Pid}}' spark-rank); tr '\\0' '\\n' < /proc/$pid"
+            assert f"LAUNCHED_AS=it's rank {rank}" in container_pair.sh(node, f"{running}/environ")
+            assert "--seed\n7\n" in container_pair.sh(node, f"{running}/cmdline")
+            # What anybody on the node, and what root may see of the processes and of the container.
+            seen = container_pair.sh(
+                node, "ps auxww; docker inspect spark-rank; cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>&- || :"
+            )
+            assert KEY not in seen + log
+        assert KEY not in shown.output + outcome.output + json.dumps(result)
+    finally:
+        container_pair.sh(HEAD, f"rm {KEY_FILE}")
+
+
 def test_down_leaves_nothing_of_the_ranks(container_pair: VirtualPair) -> None:
-    outcome = container_pair.play("cluster-up.yml", model="lab-tiny")
-    assert outcome.rc == 0, outcome.output[-6000:]
     outcome = container_pair.play("cluster-down.yml")
     assert outcome.rc == 0, outcome.output[-6000:]
     assert outcome.result("lab")["verdict"] == "ok"
