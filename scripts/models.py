@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -100,4 +101,6 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    # Whoever pipes this into head has seen enough.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main(sys.argv[1:]))
