@@ -16,9 +16,11 @@ module: gid_info
 short_description: Resolve the RoCE v2 GID of each rail
 description:
   - Reads the GID tables from sysfs and names, for each rail, the one RoCE v2 entry of the rail's own IPv4 address.
+  - With I(address_range), holds NCCL's own choice against it.
 options:
   node: {description: Name of the node in findings., type: str, required: true}
   rails: {description: The node's rails as the plan has them., type: list, elements: dict, required: true}
+  address_range: {description: The one network in which NCCL looks for its entries., type: str, default: ""}
   transport: {description: What the rails carry., type: str, choices: [rdma, tcp], default: rdma}
 """
 
@@ -27,6 +29,7 @@ EXAMPLES = r"""
   gid_info:
     node: spark-01
     rails: "{{ me.rails }}"
+    address_range: 192.168.200.0/23
 """
 
 RETURN = r"""
@@ -40,6 +43,7 @@ def main() -> None:
         argument_spec={
             "node": {"type": "str", "required": True},
             "rails": {"type": "list", "elements": "dict", "required": True},
+            "address_range": {"type": "str", "default": ""},
             "transport": {"type": "str", "choices": ["rdma", "tcp"], "default": "rdma"},
         },
         supports_check_mode=True,
@@ -65,6 +69,8 @@ def main() -> None:
             )
             finish(module, findings=[unproven], measurements={"gids": []})
     resolved, found = gids.wait(read_rdma, rails, node)
+    if module.params["address_range"]:
+        found += gids.by_rule(read_rdma(), resolved, module.params["address_range"], node)
     finish(module, findings=found, measurements={"gids": [item.as_dict() for item in resolved]})
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.spark import rank
 from ansible.module_utils.spark.bundle import UNIT_NAME
-from ansible.module_utils.spark.findings import Finding, finding
+from ansible.module_utils.spark.findings import Finding, finding, from_dict
 from ansible.module_utils.spark.runner import run
 from ansible.module_utils.spark_module import finish
 
@@ -99,8 +99,13 @@ def watch(node: str, number: int, began: float, alive_s: float) -> tuple[list[Fi
         if seen["state"] == "running":
             alive_since = alive_since or time.monotonic()
             if time.monotonic() - alive_since >= alive_s:
-                return [], seen
+                return noticed(seen), seen
         time.sleep(0.3)
+
+
+def noticed(seen: dict[str, Any]) -> list[Finding]:
+    """What the start itself found and went on with, such as a GID that has moved since the plan."""
+    return [from_dict(item) for item in seen["start"].get("findings", ()) if item["severity"] != "fatal"]
 
 
 def main() -> None:

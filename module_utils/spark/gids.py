@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .facts import RdmaDeviceFacts
+from .facts import GidFacts, RdmaDeviceFacts
 from .findings import Finding, finding
 
 ROCE_V2 = "RoCE v2"
@@ -34,6 +34,19 @@ def mapped(address: str) -> str:
     """The GID of an IPv4 address, as sysfs writes it. From Python 3.13 on ipaddress would write its tail dotted."""
     tail = ipaddress.IPv4Address(address).packed.hex()
     return f"0000:0000:0000:0000:0000:ffff:{tail[:4]}:{tail[4:]}"
+
+
+def unmapped(gid: str) -> ipaddress.IPv4Address | None:
+    """The IPv4 address of a GID, None where it is none."""
+    head, _, tail = gid.lower().rpartition(":ffff:")
+    parts = tail.split(":")
+    if set(head) - set("0:") or not head or len(parts) != 2:
+        return None
+    return ipaddress.IPv4Address(int(parts[0], 16) << 16 | int(parts[1], 16))
+
+
+def _shown(table: Iterable[GidFacts]) -> tuple[str, ...]:
+    return tuple(f"{gid['index']}: {gid['gid']} {gid['type']} {gid['netdev']}" for gid in table)
 
 
 def resolve(
@@ -71,19 +84,92 @@ def resolve(
                 Resolved(rail["rail"], netdev, device["name"], device["port"], gid["index"], gid["gid"], address)
             )
             continue
-        table = tuple(f"{gid['index']}: {gid['gid']} {gid['type']} {gid['netdev']}" for gid in device["gids"])
         found.append(
             finding(
                 "GID_AMBIGUOUS" if matching else "GID_MISSING",
                 node=node,
                 found=f"{len(matching)} entries of {device['name']} are {ROCE_V2} for {address} on {netdev}",
                 expected=f"exactly one: {wanted}",
-                evidence=table or (f"the table of {device['name']} is empty",),
+                evidence=_shown(device["gids"]) or (f"the table of {device['name']} is empty",),
                 netdev=netdev,
                 address=address,
             )
         )
     return resolved, found
+
+
+def nccl_choice(table: Iterable[GidFacts], address_range: str, version: str = ROCE_V2) -> int:
+    """The index that NCCL 2.21 or newer would take by family AF_INET, ``address_range`` and RoCE version.
+
+    It begins with index 0. An entry of the range replaces one of the other family whatever its version, and after that
+    only one of another version that is the wanted one. So 0 stays where no entry lies in the range, and also where 0 is
+    an IPv4 entry of the wanted version itself, be it outside of the range.
+    """
+    network = ipaddress.IPv4Network(address_range)
+    entries = sorted(table, key=lambda entry: entry["index"])
+    chosen: GidFacts | None = next((entry for entry in entries if entry["index"] == 0), None)
+    for entry in entries:
+        address = unmapped(entry["gid"])
+        if entry["index"] == 0 or address is None or address not in network:
+            continue
+        if chosen is None or unmapped(chosen["gid"]) is None or (chosen["type"] != entry["type"] == version):
+            chosen = entry
+    return chosen["index"] if chosen else 0
+
+
+def by_rule(
+    devices: Sequence[RdmaDeviceFacts], resolved: Iterable[Resolved], address_range: str | None, node: str
+) -> list[Finding]:
+    """Whether NCCL's own rule arrives at the resolved entries; it does not warn where it does not."""
+    tables = {device["name"]: device["gids"] for device in devices}
+    found = []
+    for item in resolved if address_range else ():
+        table = tables.get(item.rdma_device, [])
+        choice = nccl_choice(table, str(address_range))
+        if choice != item.index:
+            found.append(
+                outside(
+                    node,
+                    item.rdma_device,
+                    item.netdev,
+                    str(address_range),
+                    f"of {item.rdma_device} NCCL would take index {choice}, and {item.address} is index {item.index}",
+                    _shown(table),
+                )
+            )
+    return found
+
+
+def outside(
+    node: str, device: str, netdev: str, address_range: str, found: str, evidence: Iterable[str] = ()
+) -> Finding:
+    return finding(
+        "GID_OUTSIDE_RANGE",
+        node=node,
+        found=found,
+        expected=f"every device of NCCL_IB_HCA with one IPv4 entry inside {address_range}",
+        evidence=evidence,
+        device=device,
+        netdev=netdev,
+        range=address_range,
+    )
+
+
+def drift(planned: Iterable[Mapping[str, Any]], resolved: Iterable[Resolved], node: str) -> list[Finding]:
+    """Which indexes are not those that the plan saw; ``index`` is missing or None where it saw none."""
+    seen = {str(item["rdma_device"]): item.get("index") for item in planned}
+    moved = [item for item in resolved if seen.get(item.rdma_device) not in (None, item.index)]
+    if not moved:
+        return []
+    return [
+        finding(
+            "GID_DRIFTED",
+            node=node,
+            found=", ".join(f"{item.rdma_device}: index {item.index}" for item in moved),
+            expected=", ".join(f"{item.rdma_device}: index {seen[item.rdma_device]}, as planned" for item in moved),
+            evidence=[f"{item.gid} is {item.address} on {item.netdev}" for item in moved],
+        )
+    ]
 
 
 def wait(

@@ -8,8 +8,10 @@ same checks. Nothing passes through a shell: the engine's command line is an arg
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
+import itertools
 import json
 import os
 import shutil
@@ -21,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import bundle, engine_log, gids
+from . import baked, bundle, engine_log, gids
 from .findings import Finding, fatal, finding, from_dict, render
 from .images import local_name
 from .parse.rdma import read_devices
@@ -159,6 +161,7 @@ def check_image(place: Place, node: str, image: Mapping[str, Any]) -> tuple[list
         "repo_digests": raw.get("RepoDigests") or [],
         "layers": (raw.get("RootFS") or {}).get("Layers") or [],
         "architecture": raw.get("Architecture"),
+        "fabric_variables": baked.contradicting((raw.get("Config") or {}).get("Env") or ()),
     }
     wanted = dict(image.get("identity") or {})
     if image.get("digest"):
@@ -273,20 +276,39 @@ def read_api_key(place: Place, node: str, path: str) -> tuple[list[Finding], str
     return [], key
 
 
-def check_gids(
-    place: Place, node: str, resolve: Mapping[str, Any]
-) -> tuple[list[Finding], dict[str, int], dict[str, str]]:
-    """Look up each HCA's RoCE v2 entry now: what is missing, the index per device, variables that follow."""
-    resolved, found = gids.resolve(read_devices(place.root), resolve.get("gids") or (), node)
+def check_gids(place: Place, plan: Mapping[str, Any]) -> tuple[list[Finding], dict[str, int], dict[str, str]]:
+    """Look up each HCA's RoCE v2 entry now: what is wrong or new, the index per device, variables that follow."""
+    node, resolve = str(plan["node"]), plan["resolve"]
+    wanted = resolve.get("gids") or ()
+    devices = read_devices(place.root)
+    resolved, found = gids.resolve(devices, wanted, node)
     indexes = {item.rdma_device: item.index for item in resolved}
+    found += gids.by_rule(devices, resolved, plan.get("address_range"), node)
+    found += gids.drift(wanted, resolved, node)
     variable = resolve.get("gid_index_variable")
-    if not variable or found or not indexes:
+    if not variable or fatal(found) or not indexes:
         return found, indexes, {}
     if len(set(indexes.values())) != 1:
         seen = ", ".join(f"{device}: {index}" for device, index in sorted(indexes.items()))
         split = finding("RANK_GID_INDEX_SPLIT", node=node, found=seen, expected="one index for all HCAs")
-        return [split], indexes, {}
+        return [*found, split], indexes, {}
     return found, indexes, {str(variable): str(next(iter(indexes.values())))}
+
+
+def overruled(plan: Mapping[str, Any], image: Mapping[str, Any]) -> list[Finding]:
+    """What of the image's own environment gives way to the plan."""
+    lines = baked.told(image.get("fabric_variables") or {}, plan["environment"])
+    if not lines:
+        return []
+    return [
+        finding(
+            "IMAGE_VARIABLES_OVERRULED",
+            node=str(plan["node"]),
+            found=f"{len(lines)} variable{'s' if len(lines) > 1 else ''} of {image['reference']}",
+            expected="the plan's values, or none",
+            evidence=lines,
+        )
+    ]
 
 
 def check_room(place: Place, plan: Mapping[str, Any], settle_s: float) -> list[Finding]:
@@ -316,17 +338,19 @@ def prestart(
     said = check_bundle(place, node)
     image_findings, image = check_image(place, node, plan["image"])
     said += image_findings
+    said += overruled(plan, image)
     said += check_weights(place, node, plan["weights"]["path"])
     indexes: dict[str, int] = {}
     extra: dict[str, str] = {}
     if plan.get("transport") == "rdma" and plan.get("resolve"):
-        gid_findings, indexes, extra = check_gids(place, node, plan["resolve"])
+        gid_findings, indexes, extra = check_gids(place, plan)
         said += gid_findings
     if plan.get("api_key_file") and plan.get("role") == "head":
         said += read_api_key(place, node, str(plan["api_key_file"]))[0]
     if not replacing and not any(f.code == "DOCKER_SILENT" for f in said):
         said += check_room(place, plan, settle_s=0 if fatal(said) else _SETTLE_S)
-    return said, start_record(plan, image, indexes, extra, place)
+    record = start_record(plan, image, indexes, extra, place)
+    return said, {**record, "findings": [item.as_dict() for item in said]}
 
 
 def start_record(
@@ -336,10 +360,16 @@ def start_record(
     extra: Mapping[str, str],
     place: Place,
 ) -> dict[str, Any]:
-    """The start verbatim. A variable that was resolved now is handed to Docker like the planned ones, by name."""
+    """The start verbatim. A variable that was resolved now is handed to Docker like the planned ones, by name.
+
+    So are those that the image bakes in against the plan: a name without a value takes the variable out of the
+    container. The plan names those of the image it saw; this one may have come later.
+    """
     reference = plan["image"]["reference"]
     argv = [image.get("name", reference) if part == reference else part for part in plan["argv"]]
-    names = [part for name in sorted(extra) for part in ("--env", name)]
+    named = {value for option, value in itertools.pairwise(argv) if option == "--env"}
+    more = sorted({*extra, *image.get("fabric_variables", ())} - named)
+    names = [part for name in more for part in ("--env", name)]
     return {
         "schema": 1,
         "cluster": plan.get("cluster"),
@@ -404,8 +434,27 @@ def hand_over_key(path: str, place: Place = HERE) -> None:
     write_private(place.path(SECRET_CONFIG_PATH), f"api-key: {json.dumps(key)}\n".encode())
 
 
+def write_record(record: Mapping[str, Any], place: Place = HERE) -> None:
+    write_private(place.path(RANK_PATH), (json.dumps(record, indent=1, sort_keys=True) + "\n").encode())
+
+
+def keep_checked(record: Mapping[str, Any], place: Place = HERE) -> None:
+    """Write down what a start would use now; the record of a rank that runs is left as it is.
+
+    The invocation stays that of the last start, whose log is found by it.
+    """
+    with contextlib.suppress(OSError):
+        existing = container(place)
+        if existing is not None and existing["running"] and existing["config_sha256"]:
+            return
+    last = str(started_with(place).get("invocation") or "")
+    write_record({**record, "started": False, "invocation": last}, place)
+
+
 def main_prestart(_argv: Sequence[str]) -> int:
     said, record = ready_to_run()
+    if record:
+        keep_checked(record)
     for item in said:
         print(render(item))
     if fatal(said):
@@ -429,7 +478,7 @@ def main_run(_argv: Sequence[str]) -> int:
         remove_own(HERE)
         if record["api_key_file"]:
             hand_over_key(record["api_key_file"])
-        write_private(HERE.path(RANK_PATH), (json.dumps(record, indent=1, sort_keys=True) + "\n").encode())
+        write_record({**record, "started": True})
         become(docker, record["argv"], record["environment"])
     refuse(fatal(said))
     return REFUSED

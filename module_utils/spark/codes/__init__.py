@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .code import Code
 from .fabric import CODES as FABRIC
+from .gid import CODES as GID
 from .host import CODES as HOST
 from .link import CODES as LINK
 from .model import CODES as MODEL
@@ -14,6 +15,7 @@ DOMAINS: dict[str, tuple[Code, ...]] = {
     "host": HOST,
     "fabric": FABRIC,
     "link": LINK,
+    "gid": GID,
     "model": MODEL,
     "transfer": TRANSFER,
     "serving": SERVING,

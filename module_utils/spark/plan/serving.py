@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..baked import contradicting
 from ..findings import Finding, finding
+from ..gids import ROCE_V2, mapped, outside
 from .inventory import Cluster
 from .jit import IN_CONTAINER, jit_folder, jit_variables
 from .known import figures, guard_findings, overlay_findings, overlay_hashes
@@ -26,6 +29,7 @@ from .types import (
     Plan,
     PlanFile,
     PlanRank,
+    Rail,
     Resolve,
     Serving,
     Weights,
@@ -39,11 +43,6 @@ MODELS_IN_CONTAINER = "/models"
 LEAST_SHARE_OF_WEIGHTS = 0.9
 # What an image may bake in and what would then overrule the plan; named without a value, Docker removes it.
 NEVER_FROM_THE_IMAGE = ("NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_NET", "UCX_NET_DEVICES")
-# What chooses devices, addresses or ranks; where an image brings it along it was right for somebody else's machines.
-FABRIC_NAME = re.compile(
-    r"NCCL_IB_(HCA|GID_INDEX|DISABLE|ADDR_.*|ROCE_.*)|NCCL_(NET|COMM_ID|TOPO_FILE)|UCX_(NET_DEVICES|TLS)|"
-    r".*_SOCKET_IFNAME|VLLM_HOST_IP|MASTER_(ADDR|PORT)|(NODE_|LOCAL_)?RANK|WORLD_SIZE"
-)
 SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.I)
 
 
@@ -57,6 +56,7 @@ def plan_serving(
     needs, second_node, findings = plan_needs(cluster, plan, recipe, weights, image, facts_by_node)
     findings = _recorded(cluster, recipe, width) + guard_findings(recipe, width, node=cluster.name) + findings
     findings += _image_findings(cluster, recipe)
+    findings += _range_findings(plan) if recipe.gpu else []
     findings += overlay_findings(recipe, plan["bundle"], node=cluster.name)
     findings += _weights_findings(cluster, recipe, weights)
     policy = cluster.policy
@@ -93,7 +93,8 @@ def plan_serving(
     for node, need in zip(plan["nodes"], needs, strict=True):
         engine, variables = commands[node["node"]]
         argv = docker_argv(plan, serving, recipe, variables, engine, node, baked)
-        plan_file = _plan_file(plan, node, serving, recipe, argv, variables, need)
+        seen = facts_by_node.get(node["node"], {})
+        plan_file = _plan_file(plan, node, serving, recipe, argv, variables, need, seen)
         per_node[node["node"]] = NodeServing(argv=argv, environment=variables, plan_file=plan_file)
     return serving, per_node, findings
 
@@ -139,8 +140,7 @@ def _baked_in(recipe: Recipe, facts_by_node: Mapping[str, Facts]) -> list[str]:
             name
             for facts in facts_by_node.values()
             if (image := facts.get("image") or {}).get("reference") == recipe.image_reference
-            for entry in image.get("env") or ()
-            if FABRIC_NAME.fullmatch(name := str(entry).partition("=")[0])
+            for name in contradicting(image.get("env") or ())
         }
     )
 
@@ -326,12 +326,12 @@ def _nccl(plan: Plan, node: Node) -> dict[str, str]:
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": "INIT,NET",
     }
-    if plan["policy"]["gid_mode"] == "rule":
-        values.update(
-            NCCL_IB_ADDR_FAMILY="AF_INET",
-            NCCL_IB_ROCE_VERSION_NUM="2",
-            NCCL_IB_ADDR_RANGE=plan["address_range"] or "",
-        )
+    # With gid_mode: index the number overrules the rule; a device that it cannot serve is found before the start.
+    values.update(
+        NCCL_IB_ADDR_FAMILY="AF_INET",
+        NCCL_IB_ROCE_VERSION_NUM="2",
+        NCCL_IB_ADDR_RANGE=plan["address_range"] or "",
+    )
     return values
 
 
@@ -386,7 +386,7 @@ def _config_sha256(
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _resolve(plan: Plan, node: Node, gpu: bool) -> Resolve:
+def _resolve(plan: Plan, node: Node, gpu: bool, facts: Facts) -> Resolve:
     if plan["transport"] != "rdma" or not gpu:
         return {"gids": [], "gid_index_variable": None}
     return {
@@ -396,12 +396,45 @@ def _resolve(plan: Plan, node: Node, gpu: bool) -> Resolve:
                 "rdma_device": rail["rdma_device"],
                 "netdev": rail["netdev"],
                 "address": rail["address"],
+                "index": _index_now(facts, rail),
             }
             for rail in node["rails"]
             if rail["rdma_device"]
         ],
         "gid_index_variable": "NCCL_IB_GID_INDEX" if plan["policy"]["gid_mode"] == "index" else None,
     }
+
+
+def _index_now(facts: Facts, rail: Rail) -> int | None:
+    """Where the rail's entry is while the plan is made; a start that finds it elsewhere says so."""
+    wanted = (mapped(rail["address"]), ROCE_V2, rail["netdev"])
+    found = [
+        int(gid["index"])
+        for device in facts.get("rdma_devices", ())
+        if device["name"] == rail["rdma_device"]
+        for gid in device["gids"]
+        if (gid["gid"].lower(), gid["type"], gid["netdev"]) == wanted
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _range_findings(plan: Plan) -> list[Finding]:
+    """Devices that NCCL would be told of and whose address its range leaves out: it would take index 0 for them."""
+    if plan["transport"] != "rdma" or not plan["address_range"]:
+        return []
+    network = ipaddress.IPv4Network(plan["address_range"])
+    return [
+        outside(
+            node["node"],
+            rail["rdma_device"],
+            rail["netdev"],
+            plan["address_range"],
+            f"{rail['rdma_device']} has {rail['address']}, and NCCL_IB_ADDR_RANGE is {plan['address_range']}",
+        )
+        for node in plan["nodes"]
+        for rail in node["rails"]
+        if rail["rdma_device"] and ipaddress.IPv4Address(rail["address"]) not in network
+    ]
 
 
 def _plan_file(
@@ -412,6 +445,7 @@ def _plan_file(
     argv: list[str],
     variables: dict[str, str],
     need: NodeNeeds,
+    facts: Facts,
 ) -> PlanFile:
     ranks: list[PlanRank] = [
         {
@@ -439,7 +473,7 @@ def _plan_file(
         "address_range": plan["address_range"],
         "rails": node["rails"],
         "gid_mode": str(plan["policy"]["gid_mode"]),
-        "resolve": _resolve(plan, node, serving["gpu"]),
+        "resolve": _resolve(plan, node, serving["gpu"], facts),
         "image": serving["image"],
         "weights": serving["weights"],
         "served_names": serving["served_names"],

@@ -146,12 +146,16 @@ class NodeNeeds(TypedDict):
 
 
 class GidWanted(TypedDict):
-    """What ``rankctl prestart`` must find in sysfs: one RoCE v2 entry for ``address``, owned by ``netdev``."""
+    """What ``rankctl prestart`` must find in sysfs: one RoCE v2 entry for ``address``, owned by ``netdev``.
+
+    ``index`` is where it was while the plan was made, null where there was none; the start uses what it finds itself.
+    """
 
     rail: int
     rdma_device: str
     netdev: str
     address: str
+    index: int | None
 
 
 class Resolve(TypedDict):

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ansible.module_utils.spark.plan.serving import configuration
+from ansible.module_utils.spark.gids import mapped
+from ansible.module_utils.spark.plan.serving import _range_findings, configuration
 from ansible.module_utils.spark.plan.types import CONFIG_LABEL, SECRET_CONFIG_PATH, Plan, PlanFile, Serving
 from ansible.module_utils.spark.plan.units import gib
 
@@ -300,14 +301,35 @@ def test_rule_mode_lets_nccl_choose_and_index_mode_leaves_it_to_the_start(pair: 
     assert variables_of(rule, 0)["NCCL_IB_HCA"] == "=rocep1s0f0,roceP2p1s0f0"
     assert plan_file_of(rule, 0)["resolve"]["gid_index_variable"] is None
     index = plan_for(cluster_of(gid_mode="index"), pair, recipe_of("deepseek-v4-flash"))
-    assert not {"NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_GID_INDEX"} & set(variables_of(index, 0))
-    assert plan_file_of(index, 1)["resolve"] == {
-        "gids": [
-            {"rail": 0, "rdma_device": "rocep1s0f0", "netdev": "enp1s0f0np0", "address": "192.168.200.13"},
-            {"rail": 1, "rdma_device": "roceP2p1s0f0", "netdev": "enP2p1s0f0np0", "address": "192.168.201.13"},
-        ],
-        "gid_index_variable": "NCCL_IB_GID_INDEX",
-    }
+    assert variables_of(index, 0)["NCCL_IB_ADDR_RANGE"] == "192.168.200.0/23"
+    assert "NCCL_IB_GID_INDEX" not in variables_of(index, 0), "the node looks it up at its start"
+    resolve = plan_file_of(index, 1)["resolve"]
+    assert resolve["gid_index_variable"] == "NCCL_IB_GID_INDEX"
+    assert [(item["rdma_device"], item["netdev"], item["address"]) for item in resolve["gids"]] == [
+        ("rocep1s0f0", "enp1s0f0np0", "192.168.200.13"),
+        ("roceP2p1s0f0", "enP2p1s0f0np0", "192.168.201.13"),
+    ]
+
+
+def test_the_index_of_now_goes_into_the_plan_file(pair: Pair) -> None:
+    plan = plan_for(cluster_of(), pair, recipe_of("deepseek-v4-flash"))
+    assert [gid["index"] for gid in plan_file_of(plan, 0)["resolve"]["gids"]] == [None, None]
+    devices = {device["name"]: device for device in pair["spark-01"]["rdma_devices"]}
+    for name, address in (("rocep1s0f0", "192.168.200.12"), ("roceP2p1s0f0", "192.168.201.12")):
+        device = devices[name]
+        entry = {"index": 3, "gid": mapped(address), "type": "RoCE v2", "netdev": device["netdev"]}
+        device["gids"] = [entry, {**entry, "index": 2, "type": "IB/RoCE v1"}]
+    plan = plan_for(cluster_of(), pair, recipe_of("deepseek-v4-flash"))
+    assert [gid["index"] for gid in plan_file_of(plan, 0)["resolve"]["gids"]] == [3, 3]
+
+
+def test_a_device_outside_of_the_range_is_fatal(pair: Pair) -> None:
+    plan = plan_for(cluster_of(), pair, recipe_of("deepseek-v4-flash"))
+    assert _range_findings(plan) == []
+    plan["nodes"][1]["rails"][1]["address"] = "10.9.0.13"
+    found = _range_findings(plan)
+    assert [(item.code, item.severity, item.node) for item in found] == [("GID_OUTSIDE_RANGE", "fatal", "spark-02")]
+    assert _range_findings({**plan, "transport": "tcp"}) == []
 
 
 def test_tcp_keeps_nccl_away_from_rdma(pair: Pair) -> None:

@@ -209,6 +209,61 @@ def test_one_index_for_all_or_none(place: Place) -> None:
     assert codes(rank.prestart(plan(resolve=resolve), place)[0]) == ["RANK_GID_INDEX_SPLIT"]
 
 
+def moved(place: Place, old: int, new: int) -> None:
+    """The kernel gave the rail's entry another number, and an IPv6 address has the old one."""
+    gid(place, "rocep1s0f0", old, "0.0.0.0", "enp1s0f0np0")
+    six = place.path(f"/sys/class/infiniband/rocep1s0f0/ports/1/gids/{old}")
+    six.write_text("2001:0db8:0000:0000:0000:0000:0000:0001\n")
+    gid(place, "rocep1s0f0", new, "192.168.200.12", "enp1s0f0np0")
+
+
+def test_a_gid_that_moved_since_the_plan_is_used_where_it_is_now_and_said(place: Place) -> None:
+    wanted = {**plan()["resolve"]["gids"][0], "index": 3}
+    planned = plan(resolve={"gids": [wanted], "gid_index_variable": "NCCL_IB_GID_INDEX"})
+    assert codes(rank.prestart(planned, place)[0]) == []
+    moved(place, 3, 4)
+    said, record = rank.prestart(planned, place)
+    assert codes(said) == ["GID_DRIFTED"]
+    assert record["gids"] == {"rocep1s0f0": 4}
+    assert record["environment"]["NCCL_IB_GID_INDEX"] == "4"
+    assert [item["code"] for item in record["findings"]] == ["GID_DRIFTED"]
+
+
+def test_a_device_that_nccl_would_use_with_index_0_does_not_start(place: Place) -> None:
+    assert codes(rank.prestart(plan(address_range="192.168.200.0/23"), place)[0]) == []
+    assert codes(rank.prestart(plan(address_range="10.0.0.0/23"), place)[0]) == ["GID_OUTSIDE_RANGE"]
+
+
+def test_what_the_image_bakes_in_against_the_plan_is_named_without_a_value(place: Place) -> None:
+    env = ["PATH=/usr/bin", "NCCL_NET=Socket", "NCCL_IB_HCA=mlx5_0", "VLLM_HOST_IP=10.0.0.1", "NCCL_NTHREADS=512"]
+    baked = [{**IMAGE[0], "Config": {"Env": env}}]
+    place.run.answers["docker", "image", "inspect"] = (0, json.dumps(baked), "")  # type: ignore[attr-defined]
+    argv = ["docker", "run", "--env", "NCCL_IB_HCA", "image", "vllm", "serve"]
+    planned = plan(argv=argv, environment={"NCCL_IB_HCA": "=rocep1s0f0", "VLLM_HOST_IP": "10.0.0.1"})
+    said, record = rank.prestart(planned, place)
+    assert codes(said) == ["IMAGE_VARIABLES_OVERRULED"]
+    assert said[0].evidence == (
+        "NCCL_IB_HCA=mlx5_0 of the image: =rocep1s0f0",
+        "NCCL_NET=Socket of the image: removed",
+    )
+    names = [record["argv"][at + 1] for at, part in enumerate(record["argv"]) if part == "--env"]
+    assert sorted(names) == ["NCCL_IB_HCA", "NCCL_NET", "VLLM_HOST_IP"]
+    assert "NCCL_NET" not in record["environment"]
+    assert not [part for part in record["argv"] if part.endswith("=")]
+
+
+def test_a_check_by_hand_is_written_down_and_spares_the_record_of_a_running_rank(place: Place) -> None:
+    rank.write_private(place.path(RANK_PATH), b'{"invocation": "abc"}')
+    _, record = rank.prestart(plan(), place)
+    named(place, "old", True)
+    rank.keep_checked(record, place)
+    assert rank.started_with(place) == {"invocation": "abc"}
+    named(place, "old", False)
+    rank.keep_checked(record, place)
+    kept = rank.started_with(place)
+    assert (kept["started"], kept["invocation"], kept["gids"]) == (False, "abc", {"rocep1s0f0": 3})
+
+
 @pytest.mark.parametrize(
     ("content", "mode", "usable"),
     [("k3y\n", 0o600, True), ("k3y\n", 0o644, False), ("", 0o600, False), ("a b", 0o600, False)],
