@@ -47,7 +47,8 @@ class DockerFacts(TypedDict):
 class NetdevFacts(TypedDict):
     """``speed_mbps`` is None without a link, and on virtual devices like ``driver`` and ``pci``; IPv4 only.
 
-    A missing ``carrier`` says something only while ``admin_up``: the interface is switched on.
+    A missing ``carrier`` says something only while ``admin_up``: the interface is switched on. ``arp_ignore`` and
+    ``arp_announce`` are what the kernel goes by here, the larger of the interface's own and everybody's.
     """
 
     name: str
@@ -62,6 +63,8 @@ class NetdevFacts(TypedDict):
     addresses: list[str]
     master: str | None
     rdma_device: str | None
+    arp_ignore: int
+    arp_announce: int
 
 
 class GidFacts(TypedDict):
@@ -126,12 +129,40 @@ class NetplanFacts(TypedDict):
     renderer: str
 
 
+class ProfileFacts(TypedDict):
+    """A profile of NetworkManager's; ``netdevs`` are the interfaces it is bound to, ``device`` where it is active.
+
+    ``lasting`` is whether it is there after the next boot: saved, or made from a netplan file.
+    """
+
+    uuid: str
+    name: str
+    device: str
+    file: str
+    netdevs: list[str]
+    autoconnect: bool
+    lasting: bool
+
+
 class NetworkManagerFacts(TypedDict):
     """``error`` is set when NetworkManager is installed and silent: then ``uuids`` says nothing about what is live."""
 
     running: bool
     uuids: list[str]
+    profiles: list[ProfileFacts]
     error: str | None
+
+
+class NetworkFile(TypedDict):
+    path: str
+    netdevs: list[str]
+
+
+class NetworkdFacts(TypedDict):
+    """``files`` are those of systemd-networkd that somebody wrote, netplan's own left out."""
+
+    running: bool
+    files: list[NetworkFile]
 
 
 class UnitFacts(TypedDict):
@@ -230,6 +261,7 @@ class NodeFacts(TypedDict):
     firewall: FirewallFacts
     netplan: NetplanFacts
     networkmanager: NetworkManagerFacts
+    networkd: NetworkdFacts
     units: list[UnitFacts]
     listeners: list[ListenerFacts]
     perftest: str | None

@@ -35,9 +35,12 @@ if TYPE_CHECKING:
         ListenerFacts,
         NetdevFacts,
         NetplanFacts,
+        NetworkdFacts,
+        NetworkFile,
         NetworkManagerFacts,
         NodeFacts,
         OsFacts,
+        ProfileFacts,
         RankFacts,
         RdmaDeviceFacts,
         UnitFacts,
@@ -52,7 +55,15 @@ UNIT_FOLDERS = (
     "usr/lib/systemd/system",
     "lib/systemd/system",
 )
-WATCHED_UNITS = ("docker.service", "docker.socket", "NetworkManager.service", "firewalld.service", UNIT_NAME)
+NETWORKD_FOLDERS = ("etc/systemd/network", "run/systemd/network")
+WATCHED_UNITS = (
+    "docker.service",
+    "docker.socket",
+    "NetworkManager.service",
+    "systemd-networkd.service",
+    "firewalld.service",
+    UNIT_NAME,
+)
 DOCKER_SOCKET = "/run/docker.sock"
 
 _PCI = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -117,7 +128,7 @@ def gather(node: Node, request: Request) -> NodeFacts:
     links = _links(node)
     devices = rdma.read_devices(node.root)
     netdevs = _netdevs(node, links, devices)
-    manager = _networkmanager(node)
+    manager = _networkmanager(node, netdevs)
     routes = ip.parse_proc_route(node.text("/proc/net/route"))
     daemon = _docker(node, shown)
     get = _docker_get(node) if daemon["version"] else None
@@ -141,6 +152,7 @@ def gather(node: Node, request: Request) -> NodeFacts:
         "firewall": _firewall(node, shown),
         "netplan": _netplan(node, manager, netdevs),
         "networkmanager": manager,
+        "networkd": _networkd(node, shown, netdevs),
         "units": _units(files, shown, request),
         "listeners": _listeners(node),
         "perftest": _perftest(node),
@@ -314,9 +326,16 @@ def _netdevs(node: Node, links: Iterable[ip.Link], devices: Iterable[RdmaDeviceF
                 "addresses": list(link.addresses),
                 "master": link.master,
                 "rdma_device": rdma_names.get(link.name),
+                "arp_ignore": _arp(node, link.name, "arp_ignore"),
+                "arp_announce": _arp(node, link.name, "arp_announce"),
             }
         )
     return netdevs
+
+
+def _arp(node: Node, netdev: str, name: str) -> int:
+    values = (node.text(f"/proc/sys/net/ipv4/conf/{whose}/{name}") for whose in ("all", netdev))
+    return max((int(value) for value in values if value.isdigit()), default=0)
 
 
 def _link_name(path: Path) -> str | None:
@@ -335,14 +354,47 @@ def _pci(device: Path) -> str | None:
     return next((part for part in reversed(parts) if _PCI.fullmatch(part)), None)
 
 
-def _networkmanager(node: Node) -> NetworkManagerFacts:
-    done = node.run(("nmcli", "-t", "-f", "UUID", "connection", "show"), timeout_s=20)
+def _networkmanager(node: Node, netdevs: Iterable[NetdevFacts]) -> NetworkManagerFacts:
+    facts: NetworkManagerFacts = {"running": False, "uuids": [], "profiles": [], "error": None}
+    done = node.run(("nmcli", "-t", "-f", ",".join(nmcli.CONNECTION_FIELDS), "connection", "show"), timeout_s=20)
     if done.rc == NOT_FOUND_RC:
-        return {"running": False, "uuids": [], "error": None}
+        return facts
     if not done.ok:
         said = " ".join((done.stderr or done.stdout).split())[:300]
-        return {"running": False, "uuids": [], "error": said or f"nmcli exited {done.rc}"}
-    return {"running": True, "uuids": nmcli.parse_uuids(done.stdout), "error": None}
+        return {**facts, "error": said or f"nmcli exited {done.rc}"}
+    macs = {netdev["name"]: netdev["mac"] for netdev in netdevs}
+    connections = nmcli.parse_connections(done.stdout)
+    profiles: list[ProfileFacts] = [
+        {
+            "uuid": connection.uuid,
+            "name": connection.name,
+            "device": connection.device,
+            "file": connection.file,
+            "netdevs": nmcli.keyfile_netdevs(node.text(connection.file), macs) if connection.file else [],
+            "autoconnect": connection.autoconnect,
+            "lasting": bool(connection.file)
+            and (not connection.file.startswith("/run/") or made_by_netplan(connection.file)),
+        }
+        for connection in connections
+    ]
+    return {**facts, "running": True, "uuids": [one.uuid for one in connections], "profiles": profiles}
+
+
+def made_by_netplan(path: str) -> bool:
+    """Whether netplan's generator wrote a renderer's file: what it says is said by a netplan file as well."""
+    return path.startswith("/run/") and re.match(r"(?:10-)?netplan-", path.rpartition("/")[2]) is not None
+
+
+def _networkd(node: Node, shown: Mapping[str, Mapping[str, str]], netdevs: Iterable[NetdevFacts]) -> NetworkdFacts:
+    macs = {netdev["name"]: netdev["mac"] for netdev in netdevs}
+    files: list[NetworkFile] = []
+    for folder in NETWORKD_FOLDERS:
+        for name in node.names(folder):
+            path = f"/{folder}/{name}"
+            if name.endswith(".network") and not made_by_netplan(path):
+                files.append({"path": path, "netdevs": nmcli.network_file_netdevs(node.text(path), macs)})
+    running = shown.get("systemd-networkd.service", {}).get("ActiveState") == "active"
+    return {"running": running, "files": files}
 
 
 def _netplan(node: Node, manager: NetworkManagerFacts, netdevs: Iterable[NetdevFacts]) -> NetplanFacts:

@@ -116,7 +116,8 @@ def test_a_machine_that_has_nothing(machine: Machine) -> None:
     assert facts["netdevs"] == []
     assert facts["gpu"]["error"] == "nvidia-smi is not installed"
     assert facts["docker"]["error"] == "the Docker daemon answered 500: broken"
-    assert facts["networkmanager"] == {"running": False, "uuids": [], "error": None}
+    assert facts["networkmanager"] == {"running": False, "uuids": [], "profiles": [], "error": None}
+    assert facts["networkd"] == {"running": False, "files": []}
     assert facts["image"] is not None
     assert facts["image"]["error"]
     assert facts["rank"] == {"unit_state": "absent", "container": None}
@@ -199,11 +200,61 @@ def test_a_silent_networkmanager_makes_no_orphan(machine: Machine) -> None:
     machine.write(f"etc/netplan/{ORPHAN}", bytes(715))
     machine.commands["nmcli"] = (8, "", "Error: NetworkManager is not running.\n")
     facts = machine.read()
-    assert facts["networkmanager"] == {"running": False, "uuids": [], "error": "Error: NetworkManager is not running."}
+    manager = facts["networkmanager"]
+    assert (manager["running"], manager["error"]) == (False, "Error: NetworkManager is not running.")
     assert facts["netplan"]["files"][0]["class"] == "live_nul"
     # Without NetworkManager on the machine nobody can own the file.
     del machine.commands["nmcli"]
     assert machine.read()["netplan"]["files"][0]["class"] == "orphan_nul"
+
+
+def test_profiles_and_what_they_are_bound_to(machine: Machine) -> None:
+    """By name, by MAC, by nothing; saved, made by netplan, and only for this boot."""
+    keyfiles = {
+        "/etc/NetworkManager/system-connections/cx7.nmconnection": "[connection]\ninterface-name=enp1s0f0np0\n",
+        "/etc/NetworkManager/system-connections/any.nmconnection": "[connection]\ntype=ethernet\n",
+        "/run/NetworkManager/system-connections/netplan-enP2p1s0f0np0.nmconnection": (
+            "[connection]\ntype=ethernet\n[ethernet]\nmac-address=52:54:00:BB:00:01\n"
+        ),
+        "/run/NetworkManager/system-connections/Wired connection 1.nmconnection": "[match]\ninterface-name=enP*;\n",
+    }
+    lines = []
+    for number, (path, text) in enumerate(keyfiles.items()):
+        machine.write(path, text)
+        device = "mgmt0" if path.endswith("any.nmconnection") else ""
+        lines.append(f"00000000-0000-4000-8000-00000000000{number}:{device}:{'no' if number else 'yes'}:{path}:a\\:b")
+    machine.commands["nmcli"] = (0, "\n".join(lines) + "\n", "")
+    profiles = machine.read()["networkmanager"]["profiles"]
+    assert [(one["netdevs"], one["lasting"], one["device"]) for one in profiles] == [
+        (["enp1s0f0np0"], True, ""),
+        ([], True, "mgmt0"),
+        (["enP2p1s0f0np0"], True, ""),
+        (["enP2p1s0f0np0"], False, ""),
+    ]
+    assert [one["autoconnect"] for one in profiles] == [True, False, False, False]
+    assert profiles[0]["name"] == "a:b"
+
+
+def test_files_of_networkd_that_somebody_wrote(machine: Machine) -> None:
+    machine.write("etc/systemd/network/05-cx7.network", "[Match]\nName=enp1s0* !mgmt0\n")
+    machine.write("etc/systemd/network/60-all.network", "[Match]\nName=*\n[Network]\nDHCP=yes\n")
+    machine.write("etc/systemd/network/05-cx7.link", "[Match]\nOriginalName=*\n")
+    machine.write("run/systemd/network/10-netplan-enp1s0f0np0.network", "[Match]\nName=enp1s0f0np0\n")
+    machine.states["systemd-networkd.service"] = ("loaded", "active", "enabled")
+    facts = machine.read()["networkd"]
+    assert facts["running"]
+    assert [(one["path"], one["netdevs"]) for one in facts["files"]] == [
+        ("/etc/systemd/network/05-cx7.network", ["enp1s0f0np0"]),
+        ("/etc/systemd/network/60-all.network", ["enP2p1s0f0np0", "enp1s0f0np0", "mgmt0"]),
+    ]
+
+
+def test_arp_settings_are_those_that_the_kernel_goes_by(machine: Machine) -> None:
+    machine.write("proc/sys/net/ipv4/conf/all/arp_ignore", "1\n")
+    machine.write("proc/sys/net/ipv4/conf/enp1s0f0np0/arp_ignore", "0\n")
+    machine.write("proc/sys/net/ipv4/conf/enp1s0f0np0/arp_announce", "2\n")
+    rail = next(one for one in machine.read()["netdevs"] if one["name"] == "enp1s0f0np0")
+    assert (rail["arp_ignore"], rail["arp_announce"]) == (1, 2)
 
 
 def test_a_stopped_docker_is_not_woken_up(machine: Machine) -> None:
