@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ ansible.module_utils.__path__.append(str(Path(__file__).resolve().parents[1] / "
 from ansible import constants  # noqa: E402
 from ansible.errors import AnsibleConnectionFailure  # noqa: E402
 from ansible.module_utils.spark import engine_log  # noqa: E402
+from ansible.module_utils.spark.board import Board  # noqa: E402
 from ansible.module_utils.spark.findings import Finding, finding, from_dict, render  # noqa: E402
 from ansible.module_utils.spark.plan.serving import SECRET_NAME  # noqa: E402
 from ansible.plugins.action import ActionBase  # noqa: E402
@@ -25,34 +24,6 @@ display = Display()
 # A management address may blink, also under a healthy load; the rank itself goes on meanwhile.
 CONNECTION_TRIES = 4
 REPEAT_S = 30
-
-
-class Board:
-    """What the hosts of one cluster tell each other.
-
-    Each host's action runs in a process of its own, so they share a folder of the run: every host writes its own file
-    and reads the
-    others'. A file appears complete or not at all.
-    """
-
-    def __init__(self, folder: Path, me: str, members: list[str]) -> None:
-        self.folder, self.me, self.members = folder, me, members
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-    def say(self, state: dict[str, Any]) -> None:
-        target = self.folder / f"{self.me}.json"
-        temporary = target.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(state))
-        temporary.replace(target)
-
-    def hear(self) -> dict[str, dict[str, Any]]:
-        heard = {}
-        for name in self.members:
-            try:
-                heard[name] = json.loads((self.folder / f"{name}.json").read_text())
-            except FileNotFoundError:
-                continue
-        return heard
 
 
 class ActionModule(ActionBase):

@@ -22,6 +22,7 @@ from typing import Any, TypedDict
 PREFIX = "/usr/local/lib/spark-cluster"
 RANKCTL = f"{PREFIX}/rankctl.pyz"
 LAUNCH = f"{PREFIX}/launch"
+ALLREDUCE = f"{PREFIX}/allreduce.py"
 MANIFEST = f"{PREFIX}/manifest.json"
 PENDING = f"{PREFIX}/manifest.pending.json"
 OVERLAYS = f"{PREFIX}/overlays"
@@ -127,6 +128,7 @@ def build_bundle(project_root: Path, overlays: Iterable[tuple[str, bytes]] = ())
     files = [
         BundleFile(RANKCTL, "0755", build_rankctl(project_root / "module_utils" / _PACKAGE)),
         BundleFile(LAUNCH, "0755", _LAUNCH.encode()),
+        BundleFile(ALLREDUCE, "0644", (project_root / "in_container" / "allreduce.py").read_bytes()),
         BundleFile(UNIT, "0644", _UNIT.encode()),
     ]
     for name, content in sorted(overlays):

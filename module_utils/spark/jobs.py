@@ -45,6 +45,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "weights_receive": ("weights_jobs", "receive_job"),
     "image_push": ("images", "push_job"),
     "image_pull": ("images", "pull_job"),
+    "collective": ("collective_job", "collective_job"),
 }
 
 

@@ -13,6 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from .collective import summary_lines
+
 SCHEMA = 1
 VERDICTS = ("ok", "failed", "predicted")
 
@@ -120,6 +122,9 @@ def summary(result: Mapping[str, Any], shown_path: str) -> str:
             lines.append(_row("link", _link_row(values["link"])))
         if "completion" in values:
             lines.append(_row("answer", _completion_row(values["completion"])))
+        if "collective" in values:
+            first, *rest = summary_lines(values["collective"])
+            lines += [_row("all-reduce", first), *(_row("", line) for line in rest)]
     for key in ("base_url", "model", "served_names", "image"):
         value = (result.get("configuration") or {}).get(key)
         if value:

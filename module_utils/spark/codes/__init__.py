@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .code import Code
+from .collective import CODES as COLLECTIVE
 from .fabric import CODES as FABRIC
 from .gid import CODES as GID
 from .host import CODES as HOST
@@ -15,6 +16,7 @@ DOMAINS: dict[str, tuple[Code, ...]] = {
     "host": HOST,
     "fabric": FABRIC,
     "link": LINK,
+    "collective": COLLECTIVE,
     "gid": GID,
     "model": MODEL,
     "transfer": TRANSFER,

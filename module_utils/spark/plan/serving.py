@@ -12,6 +12,7 @@ from typing import Any
 from ..baked import contradicting
 from ..findings import Finding, finding
 from ..gids import ROCE_V2, mapped, outside
+from .collective import plan_collective
 from .inventory import Cluster
 from .jit import IN_CONTAINER, jit_folder, jit_variables
 from .known import figures, guard_findings, overlay_findings, overlay_hashes
@@ -65,6 +66,7 @@ def plan_serving(
         "profile": recipe.profile,
         "profile_values": dict(recipe.values),
         "expected": figures(recipe, width),
+        "collective": plan_collective(recipe, facts_by_node),
         "served_names": list(recipe.served_names),
         "engine_source": policy.engine_source,
         "gpu": recipe.gpu,

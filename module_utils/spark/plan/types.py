@@ -109,6 +109,25 @@ class Figure(TypedDict):
     same_image: bool
 
 
+class Activation(TypedDict):
+    """What one call of the all-reduce carries in a step of ``tokens`` tokens."""
+
+    about: str
+    tokens: int
+    bytes: int
+
+
+class Collective(TypedDict):
+    """``hidden_size`` and ``calls_per_token`` are null where no source says."""
+
+    hidden_size: int | None
+    hidden_source: str
+    dtype_bytes: int
+    activations: list[Activation]
+    calls_per_token: float | None
+    calls_source: str
+
+
 class Serving(TypedDict):
     """``profile`` is empty where the recipe has none; ``profile_values`` are all values that it was planned with."""
 
@@ -116,6 +135,7 @@ class Serving(TypedDict):
     profile: str
     profile_values: dict[str, str]
     expected: list[Figure]
+    collective: Collective
     served_names: list[str]
     engine_source: str
     gpu: bool

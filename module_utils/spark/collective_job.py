@@ -1,0 +1,317 @@
+"""One rank of the all-reduce, on its node: a job that runs the program in the serving image and reports.
+
+The container is removed whatever happens here. Should this process be killed as well, the program ends by itself when
+its peers are gone, and Docker removes the container then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from . import collective, engine_log, rank
+from .bundle import ALLREDUCE
+from .findings import Finding, fatal, finding
+from .jobs import JobFailedError, Reporter
+from .parse.ethtool import parse_counters
+from .parse.nccl import parse_log
+from .plan.types import CONTAINER_NAME
+from .rank import HERE, Place
+
+# Docker, the interpreter and the imports of PyTorch, on a machine that reads them from a cold disk.
+START_S = 240
+LOG_BYTES = 4 * 2**20
+TAIL_LINES = 400
+
+
+def collective_job(spec: Mapping[str, Any], reporter: Reporter, place: Place = HERE) -> dict[str, Any]:
+    plan, node = spec["plan"], reporter.node
+    reporter.stage("checks")
+    said = rank.check_bundle(place, node)
+    found, image, indexes, extra = look(place, node, spec)
+    stopping = fatal([*said, *found])
+    if stopping:
+        raise JobFailedError(*stopping)
+    remove(place)
+    record = rank.start_record({**plan, "environment": variables_of(spec)}, image, indexes, extra, place)
+    argv = collective.container_argv(record["argv"], spec, script=ALLREDUCE)
+    environment = {**record["environment"], **collective.added_variables(spec)}
+    with folder_for_log(place) as folder:
+        before = [counters(place, rail) for rail in plan["rails"]]
+        began = time.monotonic()
+        result = watch(argv, environment, spec, reporter, place)
+        after = [counters(place, rail) for rail in plan["rails"]]
+        log = parse_log(nccl_lines(folder / collective.NCCL_LOG))
+    rails = [
+        rail_report(rail, then, now, rdma=plan["transport"] == "rdma" and spec["backend"] == "nccl")
+        for rail, then, now in zip(plan["rails"], before, after, strict=True)
+    ]
+    gloo = f"gloo on {environment.get('GLOO_SOCKET_IFNAME', 'the interface of its choice')}"
+    return {
+        "changed": False,
+        "node": node,
+        "result": result,
+        "transport": (log.transport or "unknown") if spec["backend"] == "nccl" else gloo,
+        "log": {**asdict(log), "transport": log.transport, "over_sockets": log.over_sockets},
+        "rails": rails,
+        "gids": dict(indexes),
+        "argv": argv,
+        "environment": environment,
+        "image": dict(image),
+        "script_sha256": rank.sha256(place.path(ALLREDUCE)),
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def variables_of(spec: Mapping[str, Any]) -> dict[str, str]:
+    pairs = (entry.partition("=") for entry in spec["environment"])
+    return {name: value for name, _equals, value in pairs}
+
+
+# --- before ----------------------------------------------------------------------------------------------------------
+
+
+def look(
+    place: Place, node: str, spec: Mapping[str, Any]
+) -> tuple[list[Finding], dict[str, Any], dict[str, int], dict[str, str]]:
+    """What stands against the run on this node now, its image, its GIDs, and the variables that follow from them."""
+    plan = spec["plan"]
+    said = serving(place, node, allowed=bool(spec["while_serving"]))
+    if any(item.code == "DOCKER_SILENT" for item in said):
+        return said, {}, {}, {}
+    found, image = rank.check_image(place, node, plan["image"])
+    said += found
+    indexes: dict[str, int] = {}
+    extra: dict[str, str] = {}
+    if plan["transport"] == "rdma" and plan["resolve"]["gids"]:
+        found, indexes, extra = rank.check_gids(place, plan)
+        said += found
+    if plan["rank"] == 0:
+        said += rank.check_ports(place, node, [spec["port"]])
+    said += rank.check_memory(place, node, collective.NEEDED_BYTES[spec["backend"]], settle_s=0)
+    return said, image, indexes, extra
+
+
+def serving(place: Place, node: str, *, allowed: bool) -> list[Finding]:
+    """Whether a rank runs here now, which the plan of some seconds ago need not know."""
+    try:
+        box = rank.container(place)
+    except OSError as error:
+        expected = "docker container inspect answers"
+        return [finding("DOCKER_SILENT", node=node, found=str(error), expected=expected)]
+    if allowed or box is None or not box["running"]:
+        return []
+    found = f"container {CONTAINER_NAME} runs since {box['started_at']}"
+    return [finding("COLLECTIVE_WHILE_SERVING", node=node, found=found, expected="no rank that serves")]
+
+
+@contextlib.contextmanager
+def folder_for_log(place: Place) -> Iterator[Path]:
+    """Where the program may write, whatever user its image runs as: open to all, below a folder that is root's."""
+    folder = place.path(collective.FOLDER)
+    shutil.rmtree(folder.parent, ignore_errors=True)
+    folder.parent.mkdir(mode=0o700, parents=True)
+    folder.mkdir()
+    folder.chmod(0o777)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder.parent, ignore_errors=True)
+
+
+def remove(place: Place) -> bool:
+    """Remove the container of this or an earlier run; one of that name that is not ours stays, and Docker says so."""
+    filters = ["--filter", f"name=^/?{collective.CONTAINER}$", "--filter", f"label={collective.LABEL}"]
+    for found in place.run(["docker", "ps", "--all", "--quiet", *filters], timeout_s=20).stdout.split():
+        place.run(["docker", "rm", "--force", found], timeout_s=60)
+        return True
+    return False
+
+
+# --- during ----------------------------------------------------------------------------------------------------------
+
+
+def watch(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    spec: Mapping[str, Any],
+    reporter: Reporter,
+    place: Place,
+) -> dict[str, Any]:
+    """Run the program and follow what it says; its silence ends it, and how it ended is named."""
+    reporter.stage("starts the container")
+    step, limit = "start of the container", float(START_S)
+    result: dict[str, Any] | None = None
+    tail: list[str] = []
+    with container(argv, environment, place) as lines:
+        done = 0
+        while True:
+            try:
+                line = lines(limit)
+            except TimeoutError as silent:
+                raise JobFailedError(stalled(reporter.node, step, limit, tail)) from silent
+            if line is None:
+                break
+            said = event(line)
+            if said is None:
+                tail = [*tail[-TAIL_LINES:], line]
+                continue
+            what = said["allreduce"]
+            if what == "ready":
+                step, limit = "meeting of the ranks", float(spec["join_s"]) + float(spec["silence_s"])
+            elif what == "joined":
+                step, limit = "warming up", float(spec["silence_s"]) + 5
+            elif what == "size":
+                done += 1
+                step = f"all-reduce after {collective.shown_bytes(said['bytes'])}"
+                reporter.stage(f"{done} of {len(spec['sizes'])} sizes, {collective.shown_bytes(said['bytes'])}")
+                continue
+            elif what == "stalled":
+                raise JobFailedError(stalled(reporter.node, said["step"], said["seconds"], tail))
+            elif what == "result":
+                step, result = "end", said
+            reporter.stage(step)
+        status = lines.status()
+    if status or result is None:
+        raise JobFailedError(died(reporter.node, spec["plan"]["rank"], status, step, tail))
+    return {name: value for name, value in result.items() if name != "allreduce"}
+
+
+class Lines:
+    """Lines of a process as they come, each waited for with a limit; None at its end."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.queue: queue.Queue[str | None] = queue.Queue()
+        assert process.stdout is not None  # noqa: S101 - it was opened with a pipe
+        threading.Thread(target=self._read, args=(process.stdout,), daemon=True).start()
+
+    def _read(self, stream: IO[str]) -> None:
+        for line in stream:
+            self.queue.put(line.rstrip())
+        self.queue.put(None)
+
+    def __call__(self, limit_s: float) -> str | None:
+        try:
+            return self.queue.get(timeout=limit_s)
+        except queue.Empty as empty:
+            raise TimeoutError from empty
+
+    def status(self) -> int:
+        return self.process.wait(timeout=30)
+
+
+@contextlib.contextmanager
+def container(argv: Sequence[str], environment: Mapping[str, str], place: Place) -> Iterator[Lines]:
+    """Docker's client as a child. Leaving ends the container, not only the client."""
+    own = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    process = subprocess.Popen(
+        list(argv),
+        env={**own, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    try:
+        yield Lines(process)
+    finally:
+        remove(place)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def event(line: str) -> dict[str, Any] | None:
+    """What the program says of itself; anything else in its output is the image's or PyTorch's."""
+    if not line.startswith('{"allreduce"'):
+        return None
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def stalled(node: str, step: str, seconds: float, tail: Sequence[str]) -> Finding:
+    return finding(
+        "COLLECTIVE_STALLED",
+        node=node,
+        found=f"no sign for {seconds:.0f} s in: {step}",
+        expected="the next step within its limit",
+        evidence=engine_log.tail(tail),
+    )
+
+
+def died(node: str, number: int, status: int, step: str, tail: Sequence[str]) -> Finding:
+    """Why the program ended without a result: the cause that its output names, or what it said last."""
+    found = f"rank {number} of the all-reduce ended with status {status} in: {step}"
+    expected = "a result"
+    evidence = engine_log.tail(tail) or ["it printed nothing"]
+    named = engine_log.cause(tail)
+    if named is not None:
+        rest = [line for line in evidence if line != named.line]
+        return finding(named.code, node=node, found=found, expected=expected, evidence=[named.line, *rest])
+    if status in (137, 143):
+        remedy = f"Look for who did it on {node}: sudo journalctl -n 100 --no-pager, sudo dmesg | tail; then try again."
+        return finding("RANK_KILLED", node=node, found=found, expected=expected, evidence=evidence, remedy=remedy)
+    attach = "the result file of this run"
+    return finding("UNKNOWN_CAUSE", node=node, found=found, expected=expected, evidence=evidence, attach=attach)
+
+
+# --- after -----------------------------------------------------------------------------------------------------------
+
+
+def nccl_lines(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(LOG_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+
+
+def counters(place: Place, rail: Mapping[str, Any]) -> dict[str, int]:
+    """Every counter of a rail's function that may tell what it carried."""
+    netdev, device = rail["netdev"], rail["rdma_device"]
+    folders = [place.path(f"/sys/class/net/{netdev}/statistics")]
+    told: dict[str, int] = {}
+    if device:
+        seen = place.run(["ethtool", "-S", netdev], timeout_s=10)
+        if seen.ok:
+            # The interface's own names are in both; the kernel's are taken, which every driver has.
+            told = {name: value for name, value in parse_counters(seen.stdout).items() if "_" in name}
+        folders += [
+            place.path(f"/sys/class/infiniband/{device}/ports/1/{name}") for name in ("counters", "hw_counters")
+        ]
+    for folder in folders:
+        if folder.is_dir():
+            for path in folder.iterdir():
+                with contextlib.suppress(OSError, ValueError):
+                    told[path.name] = int(path.read_text())
+    return told
+
+
+def rail_report(
+    rail: Mapping[str, Any], before: Mapping[str, int], after: Mapping[str, int], *, rdma: bool
+) -> dict[str, Any]:
+    counted, sent, received, moved = collective.carried(before, after, rdma=rdma)
+    return {
+        "rail": rail["rail"],
+        "netdev": rail["netdev"],
+        "rdma_device": rail["rdma_device"],
+        "counted": counted,
+        "sent": sent,
+        "received": received,
+        "moved": moved,
+    }
