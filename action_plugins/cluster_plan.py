@@ -41,11 +41,15 @@ options:
     description: Name of the variable in which node_info was registered on each host.
     default: preflight_node
     type: str
+  wire_from:
+    description: Name of the variable in which fabric_frames was registered on each host, where it was run.
+    default: preflight_wire
+    type: str
 """
 
 
 class ActionModule(ActionBase):
-    _VALID_ARGS = frozenset(("purpose", "facts_from"))
+    _VALID_ARGS = frozenset(("purpose", "facts_from", "wire_from"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         variables = task_vars or {}
@@ -59,6 +63,8 @@ class ActionModule(ActionBase):
         absent = {node: "it is in the inventory and not in this run" for node in nodes if node not in in_play}
         seen = {node: variables["hostvars"][node].get(registered) for node in nodes}
         facts = {node: found["node"] for node, found in seen.items() if _is_facts(found)}
+        heard = str(self._task.args.get("wire_from", "preflight_wire"))
+        wire = wire_of(variables["hostvars"], nodes, heard)
         silent = {node: str(found.get("msg")) for node, found in seen.items() if _failed(found)}
         recipe, found = recipe_for(cluster) if purpose == "serve" else (None, [])
         gpu = recipe is None or recipe.gpu
@@ -71,6 +77,7 @@ class ActionModule(ActionBase):
             silent=silent,
             gpu=gpu,
             check_mode=bool(self._task.check_mode),
+            wire=wire,
         )
         plan["findings"] += [item.as_dict() for item in found]
         if recipe is not None:
@@ -91,6 +98,16 @@ class ActionModule(ActionBase):
         """Once per cluster: its first host in the play speaks for all."""
         said = [item for item in plan["findings"] if item["severity"] in ("note", "warn")]
         self._display.display("\n".join([*plan_lines(plan), *map(finding_line, said)]))
+
+
+def wire_of(hostvars: Any, nodes: Sequence[str], registered: str) -> dict[str, Mapping[str, Any]]:
+    """What the nodes heard; nothing where they were not asked, which leaves a skipped result behind."""
+    found = {node: hostvars[node].get(registered) for node in nodes}
+    return {
+        node: said["wire"]
+        for node, said in found.items()
+        if isinstance(said, Mapping) and isinstance(said.get("wire"), Mapping)
+    }
 
 
 def _is_facts(registered: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..findings import Finding, finding
 from ..parse.netplan import nm_uuid
+from ..plan.functions import networkd_file
 
 FULL_SPEED_MBPS = 200_000
 
@@ -22,9 +23,9 @@ def fabric_findings(
 
     ``plan`` needs ``name``, ``rails`` and ``nodes`` as in a cluster plan; a rail whose function could not be found on
     a node has an empty ``netdev``, or is missing there. ``policy`` is the validated inventory (mapping or object), of
-    which only ``fabric_netdevs`` is read.
+    which ``fabric_netdevs`` and ``fabric_subnets`` are read: whether one rail is somebody's choice.
     """
-    chosen = bool(_setting(policy, "fabric_netdevs"))
+    chosen = bool(_setting(policy, "fabric_netdevs")) or len(_setting(policy, "fabric_subnets") or ()) == 1
     nodes = [node for node in plan["nodes"] if node["node"] in facts_by_node]
     found: list[Finding] = []
     for node in nodes:
@@ -33,7 +34,9 @@ def fabric_findings(
         if plan.get("transport", "rdma") == "rdma":
             found += _speeds(node, facts)
         found += _subnets(node, facts, plan["rails"])
+        found += _switched_off(node, facts)
         found += _netplan(node, facts)
+        found += _profiles(node, facts)
     found += _planned_subnets(plan)
     found += _carriers(nodes, facts_by_node)
     found += _held_addresses(nodes, facts_by_node)
@@ -61,12 +64,11 @@ def _functions(node: Mapping[str, Any], facts: Facts, wanted: int, chosen: bool)
             evidence=(f"interfaces: {seen}",),
         )
         return
-    if len(rails) < 2:
-        how = "named by fabric_netdevs" if chosen else "the only one found"
+    if len(rails) < 2 and chosen:
         yield finding(
             "FABRIC_HALF",
             node=name,
-            found=f"one function, {rails[0]['netdev']}, {how}",
+            found=f"one function, {rails[0]['netdev']}, by fabric_netdevs or fabric_subnets",
             expected="both functions of the cabled port",
             evidence=(f"interfaces: {seen}",),
         )
@@ -190,6 +192,24 @@ def _free_subnets(used: Sequence[Network], count: int) -> list[str]:
     return ["two free /24 subnets"]
 
 
+def _switched_off(node: Mapping[str, Any], facts: Facts) -> Iterable[Finding]:
+    """Functions that are set down. A rail that has its address already would not be touched, and so stay down."""
+    for rail in node["rails"]:
+        device = _netdev(facts, rail["netdev"])
+        if device is None or device.get("admin_up"):
+            continue
+        kept = f"{rail['address']}/{rail['prefix']}" in device.get("addresses", ())
+        yield finding(
+            "FABRIC_SWITCHED_OFF",
+            node=node["node"],
+            severity="fatal" if kept else "note",
+            found=f"{device['name']} (rail {rail['rail']}) is set down"
+            + (", with its address" if kept else "; whether its cable works shows after the change"),
+            expected="an interface that is up",
+            netdev=device["name"],
+        )
+
+
 def _netplan(node: Mapping[str, Any], facts: Facts) -> Iterable[Finding]:
     name = node["node"]
     netplan = facts.get("netplan", {})
@@ -247,6 +267,54 @@ def _netplan(node: Mapping[str, Any], facts: Facts) -> Iterable[Finding]:
                     netdev=netdev,
                     path=path,
                 )
+
+
+def _profiles(node: Mapping[str, Any], facts: Facts) -> Iterable[Finding]:
+    """Saved profiles and files of networkd that want a rail's function, where it does not have the planned address.
+
+    A profile that was made from a netplan file is that file's claim. One that is not saved is gone after the next
+    boot, and gives way to ours until then.
+    """
+    manager, wanted = facts.get("networkmanager", {}), node["rails"]
+    if manager.get("error") and not manager.get("running") and "not running" not in manager["error"]:
+        # An all-NUL file of unknown standing has said it already.
+        if not any(file["class"] == "live_nul" for file in facts.get("netplan", {}).get("files", ())):
+            yield finding(
+                "NETPLAN_NM_SILENT",
+                node=node["node"],
+                found=f"nmcli: {manager['error']}",
+                expected="an answer to `nmcli connection show`",
+            )
+        return
+    for rail in wanted:
+        device = _netdev(facts, rail["netdev"])
+        if device is None or f"{rail['address']}/{rail['prefix']}" in device.get("addresses", ()):
+            continue
+        for profile in manager.get("profiles", ()):
+            active = profile["device"] == device["name"]
+            bound = device["name"] in profile["netdevs"] and profile["autoconnect"]
+            if not (active or bound) or not profile["lasting"] or profile["file"].startswith("/run/"):
+                continue
+            yield finding(
+                "NM_PROFILE_CLAIM",
+                node=node["node"],
+                found=f"profile {profile['name']} ({profile['file']}) is "
+                + (f"active on {device['name']}" if active else f"bound to {device['name']}"),
+                expected=f"no other profile for {device['name']}, or one that gives it {rail['address']}",
+                evidence=(f"{device['name']} has {', '.join(device['addresses']) or 'no address'}",),
+                uuid=profile["uuid"],
+                then=f" && sudo nmcli device disconnect {device['name']}" if active else "",
+            )
+        path = networkd_file(facts, device["name"])
+        if path is not None:
+            yield finding(
+                "NETPLAN_FOREIGN_CLAIM",
+                node=node["node"],
+                found=f"{path} configures {device['name']}, and systemd-networkd reads it before netplan's",
+                expected=f"no other file for {device['name']}, or one that gives it {rail['address']}",
+                netdev=device["name"],
+                path=path,
+            )
 
 
 def cure_of(error: str) -> str:

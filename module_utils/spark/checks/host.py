@@ -12,7 +12,7 @@ from typing import Any, cast
 from ..facts import NodeFacts
 from ..findings import Finding, finding
 from ..parse.firewall import lets_in
-from ..plan.fabric import CONNECTX_DRIVER, FUNCTION_NAME
+from ..plan.functions import CONNECTX_DRIVER, FUNCTION_NAME
 from ..plan.policy import Policy
 from ..plan.types import Purpose
 

@@ -25,6 +25,49 @@ CODES: tuple[Code, ...] = (
         "port.",
     ),
     Code(
+        "FABRIC_TWIN_MISSING",
+        "fatal",
+        "One of the two functions of a port is missing",
+        "A QSFP port is two functions in two PCIe domains. This node shows one of them, and with it half of the "
+        "bandwidth.",
+        "On {node}: `lspci -d 15b3:` should list both functions of the port; shut down, pull the power for 30 seconds, "
+        "start again. "
+        "To go on with half on purpose, set fabric_subnets: [{subnet}] for the cluster.",
+    ),
+    Code(
+        "FABRIC_PORTS_MISMATCHED",
+        "fatal",
+        "Named functions of a rail are not on one cable",
+        "Each node sent frames from its functions. Those that fabric_netdevs gives to a rail did not hear each other, "
+        "and others did.",
+        "Set fabric_netdevs to functions that hear each other: {names}. Or leave it empty, and they are found.",
+    ),
+    Code(
+        "FABRIC_PORTS_UNMATCHED",
+        "fatal",
+        "The frames of the nodes did not meet on one cable or switch",
+        "Each node sent frames from its functions and listened for those of the others. A rail needs a segment on "
+        "which all nodes hear each other.",
+        "Check where each QSFP cable ends, then run the play again. If the cables are right and something between the "
+        "nodes drops frames of EtherType 0x88B5, name the functions of the cabled port: fabric_netdevs: [{example}]",
+    ),
+    Code(
+        "FABRIC_SUBNETS_FOUND",
+        "note",
+        "The rails keep the addresses that they were found with",
+        "The network between the nodes is right already and something lasting made it, so the plan takes over its "
+        "addresses and leaves it as it is.",
+        "None needed. To have the planned subnets instead, take the functions out of {sources}, or set fabric_subnets.",
+    ),
+    Code(
+        "FABRIC_ARP_FLUX",
+        "warn",
+        "Twin functions answer ARP for each other",
+        "Both functions of a port hear every ARP request. With arp_ignore 0 each answers for both addresses, so that a "
+        "peer may send one rail's traffic to the other's MAC. This network was found like that and is left alone.",
+        "On {node}: sudo sysctl -w {settings}; the same lines in a file of /etc/sysctl.d make it last.",
+    ),
+    Code(
         "FABRIC_ONE_SUBNET",
         "fatal",
         "Both functions of a node lie in one subnet",
@@ -60,6 +103,14 @@ CODES: tuple[Code, ...] = (
         "port.",
     ),
     Code(
+        "FABRIC_SWITCHED_OFF",
+        "note",
+        "A function is switched off",
+        "Somebody, or nothing yet, has set the interface down: no cable can show a link there. Where addresses are set "
+        "up the play switches it on; where they are already, nothing would.",
+        "On {node}: sudo ip link set {netdev} up",
+    ),
+    Code(
         "FABRIC_SPEED_LOW",
         "warn",
         "A function negotiated less than 200 Gb/s",
@@ -73,6 +124,15 @@ CODES: tuple[Code, ...] = (
         "A rail's address is held elsewhere",
         "The address that the plan gives to one function is already set on another interface.",
         "Remove {address} from {netdev} on {holder}, or move the cluster with fabric_first_host or fabric_subnets.",
+    ),
+    Code(
+        "FABRIC_ADDRESS_ANSWERED",
+        "fatal",
+        "Another host answers for a planned address",
+        "An ARP probe for the address was answered on the fabric, by none of the functions that the plan gives it to. "
+        "Two owners of one address take each other's traffic.",
+        "Find the host with the MAC {mac} and take {address} from it, or move the cluster: fabric_first_host: "
+        "{suggestion}",
     ),
     Code(
         "FABRIC_ADDRESS_MISSING",
@@ -141,10 +201,18 @@ CODES: tuple[Code, ...] = (
     Code(
         "NETPLAN_FOREIGN_CLAIM",
         "fatal",
-        "Another netplan file configures a rail's function",
+        "Another file configures a rail's function",
         "Files that are not ours are never rewritten, and netplan would merge both into something neither of them "
         "says.",
         "On {node}: remove {netdev} from {path}, or make that file say what the plan says; then run the play again.",
+    ),
+    Code(
+        "NM_PROFILE_CLAIM",
+        "fatal",
+        "A saved NetworkManager profile claims a rail's function",
+        "Two profiles for one interface: which of them NetworkManager brings up at the next boot would be chance. "
+        "Profiles that are not ours are never changed.",
+        "On {node}: sudo nmcli connection modify {uuid} connection.autoconnect no{then}; then run the play again.",
     ),
     Code(
         "NETPLAN_UNREADABLE",

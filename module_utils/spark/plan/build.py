@@ -12,6 +12,7 @@ from ..findings import Finding, finding
 from .fabric import Fabric, plan_fabric
 from .inventory import Cluster
 from .types import SCHEMA, Bundle, LinkCheck, Node, NodeServing, Plan, Purpose, Serving
+from .wire import Reports
 
 Facts = Mapping[str, Any]
 
@@ -26,15 +27,17 @@ def build_plan(
     silent: Mapping[str, str] | None = None,
     gpu: bool = True,
     check_mode: bool = False,
+    wire: Reports | None = None,
 ) -> Plan:
     """Plan the fabric of ``cluster`` and judge the facts against it.
 
     ``absent`` are members that are not part of the run and ``silent`` those that gave no facts, with the reason;
     ``gpu`` says whether what is to be served needs one. Stopping needs no healthy fabric, so nothing is judged for it.
-    In check mode a fabric that is not there yet is what a real run of site.yml would have made.
+    In check mode a fabric that is not there yet is what a real run of site.yml would have made. ``wire`` is what frames
+    between the nodes told each of them, if they were exchanged.
     """
     policy = cluster.policy
-    fabric = plan_fabric(cluster, facts_by_node)
+    fabric = plan_fabric(cluster, facts_by_node, wire)
     link_check: LinkCheck = {
         "min_gbps": policy.link_check_min_gbps,
         "seconds": policy.link_check_seconds,
@@ -49,7 +52,7 @@ def build_plan(
         "nodes": _nodes(cluster, fabric, facts_by_node),
         "rails": fabric.rails,
         "address_range": fabric.address_range,
-        "mtu": policy.fabric_mtu,
+        "mtu": fabric.mtu,
         "renderer": fabric.nodes[cluster.head.node].renderer,
         "rollback_s": policy.fabric_rollback_s,
         "link_check": link_check,
@@ -100,6 +103,8 @@ def _nodes(cluster: Cluster, fabric: Fabric, facts_by_node: Mapping[str, Facts])
                 "user": member.user,
                 "rails": fabric.nodes[member.node].rails,
                 "netplan": fabric.nodes[member.node].netplan,
+                "sysctl": fabric.nodes[member.node].sysctl,
+                "adopted_from": fabric.nodes[member.node].adopted_from,
                 "orphans": [str(file["path"]) for file in files if file["class"] == "orphan_nul"],
                 "conflicting_units": conflicting_units(cast(NodeFacts, facts)) if facts else [],
                 "serving": None,

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict
 SCHEMA = 1
 
 NETPLAN_PATH = "/etc/netplan/40-spark-fabric.yaml"
+SYSCTL_PATH = "/etc/sysctl.d/40-spark-fabric.conf"
 CONFIG_DIR = "/etc/spark-cluster"
 LIB_DIR = "/usr/local/lib/spark-cluster"
 OVERLAY_DIR = f"{LIB_DIR}/overlays"
@@ -54,6 +55,14 @@ class Rail(TypedDict):
 class NetplanFile(TypedDict):
     path: str
     text: str
+
+
+class SysctlFile(TypedDict):
+    """Kernel settings of one node; ``values`` are what ``text`` says, by sysctl's names."""
+
+    path: str
+    text: str
+    values: dict[str, str]
 
 
 class LinkCheck(TypedDict):
@@ -235,7 +244,10 @@ class NodeServing(TypedDict):
 
 
 class Node(TypedDict):
-    """``orphans`` are all-NUL netplan files to move away, ``conflicting_units`` units of earlier deployments."""
+    """``orphans`` are all-NUL netplan files to move away, ``conflicting_units`` units of earlier deployments.
+
+    ``adopted_from`` names what made a network that is right already and is left as it is; empty where it is ours.
+    """
 
     node: str
     rank: int
@@ -244,6 +256,8 @@ class Node(TypedDict):
     user: str
     rails: list[Rail]
     netplan: NetplanFile | None
+    sysctl: SysctlFile | None
+    adopted_from: list[str]
     orphans: list[str]
     conflicting_units: list[str]
     serving: NodeServing | None

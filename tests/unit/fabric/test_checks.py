@@ -36,7 +36,8 @@ def pair() -> dict[str, Any]:
             "netdevs": [netdev("enP7s7", f"10.77.0.{12 + rank}/24"), *(netdev(function) for function in FUNCTIONS)],
             "routes": [{"dst": "10.77.0.0/24", "dev": "enP7s7", "gateway": None, "metric": 0}],
             "netplan": {"files": [], "renderer": ""},
-            "networkmanager": {"running": True, "uuids": [], "error": None},
+            "networkmanager": {"running": True, "uuids": [], "profiles": [], "error": None},
+            "networkd": {"running": False, "files": []},
         }
         rails = [
             {"rail": rail, "netdev": function, "address": f"192.168.{200 + rail}.{12 + rank}", "prefix": 24}
@@ -69,8 +70,10 @@ def test_the_fabric_is_judged_on_facts(case: dict[str, Any]) -> None:
     for path in case.get("pop", ()):
         put(world, path, None, pop=True)
     plan = world.pop("plan")
-    found = fabric_findings(world, plan, {"fabric_netdevs": []})
+    found = fabric_findings(world, plan, {"fabric_netdevs": [], "fabric_subnets": [], **case.get("policy", {})})
     assert [item.code for item in found] == case["codes"]
+    if "severities" in case:
+        assert [item.severity for item in found] == case["severities"]
     for item in found:
         assert case.get("remedy", "") in item.remedy
         assert "{" not in item.remedy

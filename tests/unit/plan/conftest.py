@@ -68,8 +68,9 @@ def recipe_of(name: str, edit: Callable[[Any], None] | None = None) -> Recipe:
     return recipe
 
 
-def plan_for(cluster: Cluster, facts: Pair, recipe: Recipe | None = None) -> Plan:
-    plan = build_plan(cluster, facts, BUNDLE, purpose="serve" if recipe else "fabric", gpu=recipe is None or recipe.gpu)
+def plan_for(cluster: Cluster, facts: Pair, recipe: Recipe | None = None, wire: Any = None) -> Plan:
+    gpu = recipe is None or recipe.gpu
+    plan = build_plan(cluster, facts, BUNDLE, purpose="serve" if recipe else "fabric", gpu=gpu, wire=wire)
     return add_serving(plan, *plan_serving(cluster, plan, recipe, facts)) if recipe else plan
 
 

@@ -132,13 +132,59 @@ def test_a_node_without_functions_has_no_rails_and_a_finding(pair: Pair) -> None
     assert codes(plan, "fatal") == ["FABRIC_FUNCTION_MISSING"]
 
 
-def test_the_poorest_node_sets_the_number_of_rails(pair: Pair) -> None:
+def test_the_poorest_node_sets_the_number_of_rails_and_is_named(pair: Pair) -> None:
     pair["spark-02"]["netdevs"] = [device for device in pair["spark-02"]["netdevs"] if "P2p" not in device["name"]]
     plan = plan_for(cluster_of(), pair)
     assert [len(node["rails"]) for node in plan["nodes"]] == [1, 1]
     assert plan["address_range"] == "192.168.200.0/24"
     assert plan["link_check"]["ports"] == [12000]
-    assert "FABRIC_HALF" in codes(plan, "warn")
+    assert codes(plan, "fatal") == ["FABRIC_TWIN_MISSING"]
+    missing = said(plan, "FABRIC_TWIN_MISSING")
+    assert missing["node"] == "spark-02"
+    assert "fabric_subnets: [192.168.200.0/24]" in missing["remedy"]
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"fabric_subnets": ["192.168.200.0/24"]},
+        {"fabric_subnets": ["192.168.200.0/24"], "fabric_netdevs": ["enp1s0f0np0"]},
+    ],
+)
+def test_one_rail_by_choice_is_half_and_no_refusal(pair: Pair, chosen: dict[str, Any]) -> None:
+    pair["spark-02"]["netdevs"] = [device for device in pair["spark-02"]["netdevs"] if "P2p" not in device["name"]]
+    plan = plan_for(cluster_of(**chosen), pair)
+    assert codes(plan, "fatal") == []
+    assert codes(plan, "warn") == ["FABRIC_HALF", "FABRIC_HALF"]
+    assert [node["sysctl"] for node in plan["nodes"]] == [None, None]
+
+
+def test_functions_that_share_a_port_answer_arp_for_themselves_only(pair: Pair) -> None:
+    file = plan_for(cluster_of(), pair)["nodes"][1]["sysctl"]
+    assert file is not None
+    assert file["path"] == "/etc/sysctl.d/40-spark-fabric.conf"
+    assert file["values"] == {
+        "net.ipv4.conf.enp1s0f0np0.arp_ignore": "1",
+        "net.ipv4.conf.enp1s0f0np0.arp_announce": "2",
+        "net.ipv4.conf.enP2p1s0f0np0.arp_ignore": "1",
+        "net.ipv4.conf.enP2p1s0f0np0.arp_announce": "2",
+    }
+    lines = [line for line in file["text"].splitlines() if not line.startswith("#")]
+    assert dict(line.split(" = ") for line in lines) == file["values"]
+    # One function of each port: no twin that could answer for it.
+    apart = plan_for(cluster_of(fabric_netdevs=["enp1s0f0np0", "enp1s0f1np1"]), pair)
+    assert apart["nodes"][0]["sysctl"] is None
+
+
+def test_a_function_that_carries_the_operators_connection_is_no_candidate(pair: Pair) -> None:
+    """A ConnectX port that leads to the network of the house."""
+    for facts in pair.values():
+        uplink = next(device for device in facts["netdevs"] if device["name"] == "enp1s0f1np1")
+        uplink.update(carrier=True, addresses=["10.20.0.5/24"])
+        facts["default_routes"] = [{"dst": "default", "dev": "enp1s0f1np1", "gateway": "10.20.0.1", "metric": 0}]
+    plan = plan_for(cluster_of(), pair)
+    assert [rail["netdev"] for rail in plan["nodes"][0]["rails"]] == ["enp1s0f0np0", "enP2p1s0f0np0"]
+    assert "PORT_UNSURE" not in codes(plan)
 
 
 @pytest.mark.parametrize(
