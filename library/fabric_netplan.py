@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark import netplan
+from ansible.module_utils.spark import guard, netplan
 from ansible.module_utils.spark.findings import fatal, finding
 from ansible.module_utils.spark.link.run import serving
 from ansible.module_utils.spark.runner import CommandFailed, run
@@ -21,6 +21,7 @@ description:
     before anything is changed.
   - Before it applies anything it arms a timer on the node that puts everything back. M(fabric_confirm) cancels it.
   - A network that is already right is left as it is, whoever made it so.
+  - Kernel settings that the plan asks for are part of the same transaction.
 options:
   node: {description: Name of the node in findings., type: str, required: true}
   path: {description: The netplan file., type: path, required: true}
@@ -29,6 +30,15 @@ options:
   mtu: {description: MTU of every rail., type: int, default: 1500}
   orphans: {description: All-NUL files to move to the backup., type: list, elements: path, default: []}
   rollback_s: {description: Seconds until the node puts an unconfirmed change back., type: int, default: 120}
+  sysctl:
+    description: Kernel settings of the fabric, with C(path), C(text) and C(values); none where it is empty.
+    type: dict
+    default: {}
+  serving_nodes:
+    description: Nodes of the cluster on which a rank runs; while there is one, the network is not touched.
+    type: list
+    elements: str
+    default: []
 """
 
 EXAMPLES = r"""
@@ -58,17 +68,23 @@ def main() -> None:
             "mtu": {"type": "int", "default": 1500},
             "orphans": {"type": "list", "elements": "path", "default": []},
             "rollback_s": {"type": "int", "default": 120},
+            "sysctl": {"type": "dict", "default": {}},
+            "serving_nodes": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
     asked = dict(module.params)
-    wanted = netplan.Wanted(**{**asked, "rails": netplan.rails_of(asked["rails"])})
-    node = netplan.Node(run)
+    elsewhere = asked.pop("serving_nodes")
+    settings = netplan.settings_of(asked.pop("sysctl"))
+    wanted = netplan.Wanted(**{**asked, "rails": netplan.rails_of(asked["rails"]), "settings": settings})
+    node = guard.Node(run)
     nothing: dict[str, Any] = {"applied": False, "armed": False, "quarantined": []}
     try:
         decision = netplan.decide(node, wanted)
         said = list(decision.findings)
-        if decision.apply and (reason := serving(run)):
+        reason = serving(run) or (f"a rank runs on {', '.join(elsewhere)}" if elsewhere else None)
+        # Taking a pending change back touches the network as well.
+        if reason and (decision.touches or (decision.pending and decision.changed)):
             said.append(
                 finding(
                     "FABRIC_BUSY", node=wanted.node, found=reason, expected="no rank running while addresses change"
@@ -86,7 +102,7 @@ def main() -> None:
         if not module.check_mode:
             done, went_wrong = netplan.carry_out(node, wanted, decision)
             said += went_wrong
-        elif decision.apply:
+        elif decision.touches:
             said.append(
                 finding(
                     "NOT_PROVEN_IN_CHECK_MODE",

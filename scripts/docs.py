@@ -20,6 +20,7 @@ SAMPLE = {"cluster_name": "pair_a", "model": "deepseek-v4-flash"}
 DOMAIN_TITLES = {
     "host": "Hosts, and every play",
     "fabric": "Fabric",
+    "change": "Changing the network, and taking everything back",
     "link": "Link and bandwidth",
     "model": "Model and plan",
     "transfer": "Weights, images and trust between nodes",

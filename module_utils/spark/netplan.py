@@ -1,4 +1,4 @@
-"""The fabric's netplan file as a transaction on one node.
+"""The fabric's netplan file and kernel settings as a transaction on one node.
 
 Look, decide, check the whole resulting tree in a scratch folder, arm a rollback, change, apply. Looking and deciding
 are the same in check mode; nothing is written before everything that can be known is known.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import json
 import os
 import re
@@ -20,16 +19,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import rollback, undo
+from . import guard, rollback, undo
 from .findings import Finding, fatal, finding
+from .guard import Node
 from .parse.netplan import classify, nm_uuid
 from .parse.netplan import parse as parse_netplan
 from .parse.nmcli import parse_uuids, split_terse
 from .runner import Completed, Run
 
-TIMER = "spark-fabric-rollback"
-BOOT_UNIT = "spark-fabric-rollback-boot.service"
 FILE_MODE = 0o600
+# As of every file in sysctl.d: it holds no secret, and tools other than root's read it.
+SETTINGS_MODE = 0o644
 GENERATORS = ("usr/libexec/netplan/generate", "usr/lib/netplan/generate", "lib/netplan/generate")
 # Everything that netplan merges, lowest precedence first.
 TREES = ("usr/lib/netplan", "lib/netplan", "etc/netplan", "run/netplan")
@@ -75,6 +75,23 @@ class Device:
 
 
 @dataclass(frozen=True)
+class Settings:
+    """Kernel settings of the fabric: the file that sets them at boot, and their values."""
+
+    path: str
+    text: str
+    values: Mapping[str, str]
+
+
+def settings_of(entry: Mapping[str, Any] | None) -> Settings | None:
+    """The kernel settings of a plan's node entry, None where the plan asks for none."""
+    if not entry:
+        return None
+    values = {str(key): str(value) for key, value in dict(entry.get("values") or {}).items()}
+    return Settings(str(entry["path"]), str(entry["text"]), values)
+
+
+@dataclass(frozen=True)
 class Wanted:
     """What one call asks for."""
 
@@ -85,6 +102,7 @@ class Wanted:
     mtu: int
     orphans: Sequence[str]
     rollback_s: int
+    settings: Settings | None = None
 
     @property
     def renderer(self) -> str:
@@ -104,34 +122,22 @@ class Decision:
     adopted: bool = False
     pending: bool = False
     before: str | None = None
+    settings_before: str | None = None
+    settings_write: bool = False
+    # Those whose value is another one now, with that value.
+    settings_set: dict[str, str] = field(default_factory=dict)
+    remnants: list[Path] = field(default_factory=list)
     devices: dict[str, Device] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
     @property
     def changed(self) -> bool:
-        return bool(self.quarantine) or self.write or self.apply
-
-
-class Node:
-    """The file system and the commands of one machine; ``root`` is another folder in tests."""
-
-    def __init__(self, run: Run, root: Path = Path("/")) -> None:
-        self.run = run
-        self.root = root
+        return bool(self.quarantine or self.write or self.settings_write or self.remnants) or self.touches
 
     @property
-    def state(self) -> Path:
-        return self.root / "var/lib/spark-cluster"
-
-    @property
-    def rollback(self) -> Path:
-        return self.state / "rollback"
-
-    def at(self, path: str) -> Path:
-        return self.root / path.lstrip("/")
-
-    def shown(self, path: Path) -> str:
-        return "/" + str(path.relative_to(self.root))
+    def touches(self) -> bool:
+        """Whether the network itself is touched, and not only files."""
+        return self.apply or bool(self.settings_set)
 
 
 # --- looking ---------------------------------------------------------------------------------------------------------
@@ -225,11 +231,11 @@ def find_generator(node: Node) -> list[str] | None:
 def decide(node: Node, wanted: Wanted) -> Decision:
     """Find out what has to change. A fatal finding in the result means that nothing may."""
     decision = Decision(devices=read_devices(node.run))
-    decision.pending = rollback.read_state(node.rollback) is not None
+    decision.pending = guard.pending(node)
+    decision.remnants = guard.remnants(node)
     _judge_orphans(node, wanted, decision)
     ours = node.at(wanted.path)
-    with contextlib.suppress(FileNotFoundError):
-        decision.before = ours.read_bytes().decode("utf-8", "backslashreplace")
+    decision.before = _read(ours)
     for rail in wanted.rails:
         device = decision.devices.get(rail.netdev)
         if device is None:
@@ -252,7 +258,28 @@ def decide(node: Node, wanted: Wanted) -> Decision:
         decision.write = decision.apply = True
     else:
         _judge_foreign(node, wanted, decision, right)
+    if wanted.settings is not None:
+        _judge_settings(node, wanted.settings, decision)
     return decision
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_bytes().decode("utf-8", "backslashreplace")
+    except FileNotFoundError:
+        return None
+
+
+def _judge_settings(node: Node, settings: Settings, decision: Decision) -> None:
+    file = node.at(settings.path)
+    decision.settings_before = _read(file)
+    decision.settings_write = (
+        decision.settings_before != settings.text or (file.stat().st_mode & 0o7777) != SETTINGS_MODE
+    )
+    for key, value in settings.values.items():
+        now = _read(node.setting(key))
+        if now is None or now.strip() != value:
+            decision.settings_set[key] = "" if now is None else now.strip()
 
 
 def is_right(device: Device, rail: Rail, mtu: int) -> bool:
@@ -341,22 +368,30 @@ def _judge_orphans(node: Node, wanted: Wanted, decision: Decision) -> None:
 
 def validate(node: Node, wanted: Wanted, decision: Decision) -> Finding | None:
     """Give the whole tree, as it would be afterwards, to netplan's generator in a scratch folder."""
+    if not (decision.quarantine or decision.write or decision.apply):
+        return None
+    texts = {} if decision.adopted else {wanted.path: wanted.text.encode()}
+    return check_tree(node, wanted.node, without=decision.quarantine, texts=texts)
+
+
+def check_tree(node: Node, name: str, *, without: Sequence[Path], texts: Mapping[str, bytes]) -> Finding | None:
+    """What netplan's generator says against the tree with some files gone and others saying what they will."""
     generator = find_generator(node)
     if generator is None:
         return finding(
             "NETPLAN_TOOL_MISSING",
-            node=wanted.node,
+            node=name,
             found=f"none of {', '.join('/' + path for path in GENERATORS)}",
             expected="netplan.io with its generator",
         )
-    with _scratch(node, wanted, decision) as scratch:
+    with _scratch(node, without, texts) as scratch:
         answer = node.run([*generator, "--root-dir", str(scratch)], timeout_s=60)
         if answer.ok:
             return None
         said = (answer.stderr or answer.stdout).replace(str(scratch), "").strip()
     return finding(
         "NETPLAN_INVALID",
-        node=wanted.node,
+        node=name,
         found=f"the generator exited {answer.rc}: {_first_line(said)}",
         expected="a tree that netplan accepts",
         evidence=tuple(line for line in said.splitlines() if line.strip())[:8],
@@ -364,7 +399,7 @@ def validate(node: Node, wanted: Wanted, decision: Decision) -> Finding | None:
 
 
 @contextlib.contextmanager
-def _scratch(node: Node, wanted: Wanted, decision: Decision) -> Iterator[Path]:
+def _scratch(node: Node, without: Sequence[Path], texts: Mapping[str, bytes]) -> Iterator[Path]:
     """A copy of every netplan tree with the change made; root-only, because profiles hold Wi-Fi passwords."""
     with tempfile.TemporaryDirectory(prefix="spark-netplan-") as name:
         scratch = Path(name)
@@ -375,14 +410,14 @@ def _scratch(node: Node, wanted: Wanted, decision: Decision) -> Iterator[Path]:
             target = scratch / tree
             target.mkdir(parents=True, exist_ok=True)
             for path in source.glob("*.yaml"):
-                if path in decision.quarantine or not path.is_file():
+                if path in without or not path.is_file():
                     continue
                 (target / path.name).write_bytes(path.read_bytes())
                 (target / path.name).chmod(FILE_MODE)
-        if not decision.adopted:
-            ours = scratch / wanted.path.lstrip("/")
+        for shown, text in texts.items():
+            ours = scratch / shown.lstrip("/")
             ours.parent.mkdir(parents=True, exist_ok=True)
-            ours.write_text(wanted.text, encoding="utf-8")
+            ours.write_bytes(text)
             ours.chmod(FILE_MODE)
         yield scratch
 
@@ -413,6 +448,25 @@ def diffs(node: Node, wanted: Wanted, decision: Decision) -> list[dict[str, str]
                 "after": wanted.text,
             }
         )
+    if wanted.settings is not None and decision.settings_before != wanted.settings.text:
+        shown.append(
+            {
+                "before_header": wanted.settings.path if decision.settings_before is not None else "/dev/null",
+                "after_header": wanted.settings.path,
+                "before": decision.settings_before or "",
+                "after": wanted.settings.text,
+            }
+        )
+    if wanted.settings is not None and decision.settings_set:
+        now = decision.settings_set
+        shown.append(
+            {
+                "before_header": "kernel settings",
+                "after_header": "kernel settings",
+                "before": "".join(f"{key} = {now[key]}\n" for key in sorted(now)),
+                "after": "".join(f"{key} = {wanted.settings.values[key]}\n" for key in sorted(now)),
+            }
+        )
     if decision.apply:
         before = [f"{rail.netdev} {_carries(decision.devices[rail.netdev])}" for rail in wanted.rails]
         after = [f"{rail.netdev} {rail.cidr} mtu {wanted.mtu}" for rail in wanted.rails]
@@ -438,55 +492,43 @@ def settle(node: Node, decision: Decision) -> bool:
     """End a change that an interrupted run left pending and that is not what is wanted now; then decide anew."""
     if not decision.pending or not decision.changed:
         return False
-    rollback.roll_back(node.rollback, "a later run wants something else")
-    stop_timer(node)
+    guard.take_back(node, "a later run wants something else")
     return True
 
 
 def carry_out(node: Node, wanted: Wanted, decision: Decision) -> tuple[dict[str, Any], list[Finding]]:
-    """Do what was decided; returns what was done and what went wrong. A failed apply is rolled back at once."""
+    """Do what was decided; returns what was done and what went wrong. What cannot be carried out goes back at once."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     done: dict[str, Any] = {"applied": False, "armed": False, "quarantined": [], "stamp": stamp}
     if not decision.changed:
         if not decision.pending:
             return done, []
         # The same change from an interrupted run: it still has to be confirmed, with the full time to do so.
-        refused = rearm(node, wanted)
+        refused = guard.rearm(node, wanted.node, wanted.rollback_s)
         done["armed"] = refused is None
         return done, [refused] if refused else []
+    guard.sweep(decision.remnants)
     backup = node.state / "backup/netplan" / stamp
     moved = [(path, backup / path.name) for path in decision.quarantine]
-    if moved or (decision.before is not None and decision.write):
+    if moved:
         backup.mkdir(mode=0o700, parents=True, exist_ok=True)
-    state = _pending_state(node, wanted, decision, stamp, moved, backup)
-    if decision.apply:
-        refused = arm(node, wanted, state)
+    files = _files(node, wanted, decision, backup)
+    state = _pending_state(node, wanted, decision, stamp, moved, files)
+    if decision.touches:
+        refused = guard.arm(node, wanted.node, state, wanted.rollback_s)
         if refused is not None:
             return done, [refused]
         done["armed"] = True
-    for path, target in moved:
-        done["quarantined"].append(_quarantine(node, path, target))
-    if decision.write:
-        undo.record(
-            {
-                "kind": "file_written",
-                "path": wanted.path,
-                "sha256": hashlib.sha256(wanted.text.encode()).hexdigest(),
-                "before": state["before"],
-                "backup": state["before"]["backup"] if state["before"] else None,
-            },
-            root=node.state / "undo",
-        )
-        rollback.write_file(node.at(wanted.path), wanted.text.encode(), mode=FILE_MODE)
-    if not decision.apply:
-        return done, []
-    failed = apply(node, wanted)
-    done["applied"] = True
+    try:
+        failed = _change(node, wanted, decision, state, files, done["quarantined"])
+    except OSError as error:
+        failed = Completed(("write",), 1, "", str(error))
+    done["applied"] = decision.touches
     if failed is None:
         return done, []
-    rollback.roll_back(node.rollback, "the change could not be applied")
-    stop_timer(node)
-    done["armed"] = False
+    if done["armed"]:
+        guard.take_back(node, "the change could not be carried out")
+        done["armed"] = False
     return done, [
         finding(
             "NETPLAN_APPLY_FAILED",
@@ -498,151 +540,101 @@ def carry_out(node: Node, wanted: Wanted, decision: Decision) -> tuple[dict[str,
     ]
 
 
-def snapshot(path: Path) -> dict[str, Any]:
-    """What a file was, so that it can be made so again."""
-    status = path.stat()
-    return {
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        "size": status.st_size,
-        "mode": f"{status.st_mode & 0o7777:04o}",
-        "uid": status.st_uid,
-        "gid": status.st_gid,
-        "mtime_ns": status.st_mtime_ns,
-    }
+@dataclass(frozen=True)
+class File:
+    """A file that is to be written, and what it was."""
+
+    path: Path
+    data: bytes
+    mode: int
+    before: dict[str, Any] | None
+
+
+def _files(node: Node, wanted: Wanted, decision: Decision, backup: Path) -> list[File]:
+    """What has to be written; the copies of what is there are made now."""
+    files = []
+    if decision.write:
+        path = node.at(wanted.path)
+        files.append(File(path, wanted.text.encode(), FILE_MODE, guard.keep(path, backup)))
+    if wanted.settings is not None and decision.settings_write:
+        path = node.at(wanted.settings.path)
+        files.append(File(path, wanted.settings.text.encode(), SETTINGS_MODE, guard.keep(path, backup)))
+    return files
+
+
+def _change(
+    node: Node,
+    wanted: Wanted,
+    decision: Decision,
+    state: Mapping[str, Any],
+    files: Sequence[File],
+    quarantined: list[dict[str, Any]],
+) -> Completed | None:
+    """Carry out the change, each step recorded first; returns the command that failed."""
+    for moved in state["moved"]:
+        quarantined.append(_quarantine(node, Path(moved["path"]), Path(moved["to"])))
+    for file in files:
+        undo.record(
+            {
+                "kind": "file_written",
+                "path": node.shown(file.path),
+                "sha256": hashlib.sha256(file.data).hexdigest(),
+                "before": file.before,
+                "backup": file.before["backup"] if file.before else None,
+            },
+            root=node.journal,
+        )
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        rollback.write_file(file.path, file.data, mode=file.mode)
+    if not decision.touches:
+        return None
+    undo.record(
+        {"kind": "network_changed", "devices": state["devices"], "settings": state["settings"]}, root=node.journal
+    )
+    if wanted.settings is not None:
+        for key in decision.settings_set:
+            node.setting(key).write_text(f"{wanted.settings.values[key]}\n", encoding="ascii")
+    return apply(node, wanted) if decision.apply else None
 
 
 def _quarantine(node: Node, path: Path, target: Path) -> dict[str, Any]:
-    entry = {"kind": "file_moved", "path": node.shown(path), "to": node.shown(target), "before": snapshot(path)}
-    undo.record(entry, root=node.state / "undo")
+    entry = {"kind": "file_moved", "path": node.shown(path), "to": node.shown(target), "before": guard.snapshot(path)}
+    undo.record(entry, root=node.journal)
     rollback.move_file(path, target)
-    return {"path": entry["path"], "to": entry["to"], **snapshot(target)}
+    return {"path": entry["path"], "to": entry["to"], **guard.snapshot(target)}
 
 
 def _pending_state(
-    node: Node, wanted: Wanted, decision: Decision, stamp: str, moved: Sequence[tuple[Path, Path]], backup: Path
+    node: Node,
+    wanted: Wanted,
+    decision: Decision,
+    stamp: str,
+    moved: Sequence[tuple[Path, Path]],
+    files: Sequence[File],
 ) -> dict[str, Any]:
-    """Everything that the rollback needs, with real paths: it runs alone."""
-    before = None
-    ours = node.at(wanted.path)
-    if decision.before is not None:
-        before = {**snapshot(ours), "backup": str(backup / ours.name)}
-        if decision.write:
-            status = ours.stat()
-            rollback.write_file(
-                backup / ours.name,
-                ours.read_bytes(),
-                mode=FILE_MODE,
-                owner=(status.st_uid, status.st_gid),
-                mtime_ns=status.st_mtime_ns,
-            )
-        else:
-            before["backup"] = str(ours)
-    active = node.run(["nmcli", "-t", "-f", "DEVICE,UUID", "connection", "show", "--active"])
-    rows = [split_terse(line) for line in active.stdout.splitlines()] if active.ok else []
-    connections = {row[0]: row[1] for row in rows if len(row) == 2}
-    return {
-        "stamp": stamp,
-        "armed_at": time.time(),
-        "reapply": _follow_files(node, wanted.renderer),
-        "path": str(ours),
-        "before": before,
-        "moved": [{"path": str(path), "to": str(target)} for path, target in moved],
-        "journal": str(node.state / "undo" / undo.JOURNAL),
-        "boot_files": [],
-        "devices": [
-            {
-                "netdev": rail.netdev,
-                "address": rail.cidr,
-                "addresses_before": list(decision.devices[rail.netdev].addresses),
-                "mtu_before": decision.devices[rail.netdev].mtu,
-                "up_before": decision.devices[rail.netdev].up,
-                "connection_before": connections.get(rail.netdev),
-            }
-            for rail in wanted.rails
-        ],
-    }
-
-
-def arm(node: Node, wanted: Wanted, state: dict[str, Any]) -> Finding | None:
-    """Put the rollback and its state on the node, and start the timer; a unit stands by for a power cut."""
-    folder = node.rollback
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    script = folder / "rollback.py"
-    source = inspect.getsource(rollback)
-    rollback.write_file(script, source.encode(), mode=0o700)
-    units = node.root / "etc/systemd/system"
-    unit = units / BOOT_UNIT
-    want = units / "multi-user.target.wants" / BOOT_UNIT
-    state["boot_files"] = [str(want), str(unit)]
-    with rollback.locked(folder):
-        rollback.write_file(folder / rollback.STATE, json.dumps(state, indent=1).encode() + b"\n", mode=0o600)
-        want.parent.mkdir(parents=True, exist_ok=True)
-        rollback.write_file(unit, _boot_unit(script, folder).encode(), mode=0o644)
-        want.unlink(missing_ok=True)
-        want.symlink_to(f"/etc/systemd/system/{BOOT_UNIT}")
-    answer = start_timer(node, wanted.rollback_s)
-    if answer.ok:
-        return None
-    with rollback.locked(folder):
-        rollback.forget(folder, state)
-    return _not_armed(wanted, answer)
-
-
-def rearm(node: Node, wanted: Wanted) -> Finding | None:
-    """Give a pending change its whole time again."""
-    stop_timer(node)
-    answer = start_timer(node, wanted.rollback_s)
-    return None if answer.ok else _not_armed(wanted, answer)
-
-
-def _not_armed(wanted: Wanted, answer: Completed) -> Finding:
-    return finding(
-        "FABRIC_ROLLBACK_NOT_ARMED",
-        node=wanted.node,
-        found=f"systemd-run exited {answer.rc}: {_first_line(answer.stderr)}",
-        expected=f"a timer that puts the network back after {wanted.rollback_s} s",
+    devices = [
+        {
+            "netdev": rail.netdev,
+            "address": rail.cidr,
+            "addresses_before": list(decision.devices[rail.netdev].addresses),
+            "mtu_before": decision.devices[rail.netdev].mtu,
+            "up_before": decision.devices[rail.netdev].up,
+        }
+        for rail in wanted.rails
+        if decision.apply
+    ]
+    return guard.state_of_change(
+        node,
+        stamp=stamp,
+        files=[{"path": str(file.path), "before": file.before} for file in files],
+        moved=moved,
+        devices=devices,
+        settings=decision.settings_set,
+        follow=follow_files(node, wanted.renderer) if decision.apply else [],
     )
 
 
-def start_timer(node: Node, seconds: int) -> Completed:
-    argv = [
-        "systemd-run",
-        f"--unit={TIMER}",
-        "--description=Put the fabric's network back unless it is confirmed",
-        f"--on-active={seconds}s",
-        "--timer-property=AccuracySec=1s",
-        "--collect",
-        "/usr/bin/python3",
-        "-I",
-        str(node.rollback / "rollback.py"),
-    ]
-    answer = node.run(argv)
-    if answer.ok:
-        return answer
-    # One of an earlier run may still be there, waiting or failed.
-    stop_timer(node)
-    node.run(["systemctl", "reset-failed", f"{TIMER}.timer", f"{TIMER}.service"])
-    return node.run(argv)
-
-
-def stop_timer(node: Node) -> None:
-    """The timer only: a rollback that has begun is never interrupted."""
-    node.run(["systemctl", "stop", f"{TIMER}.timer"])
-
-
-def _boot_unit(script: Path, folder: Path) -> str:
-    return f"""[Unit]
-Description=Finish a rollback of the fabric's network that a power cut interrupted
-ConditionPathExists={folder / rollback.STATE}
-After=network.target NetworkManager.service systemd-networkd.service
-
-[Service]
-Type=oneshot
-ExecStart=/usr/bin/python3 -I {script} "the node restarted before the change was confirmed"
-"""
-
-
-def _follow_files(node: Node, renderer: str) -> list[list[str]]:
+def follow_files(node: Node, renderer: str) -> list[list[str]]:
     """What makes the renderer read netplan's files again without touching an interface that is not ours.
 
     `netplan apply` disconnects every device that NetworkManager has from netplan and restarts NetworkManager, the
@@ -664,7 +656,7 @@ def _follow_files(node: Node, renderer: str) -> list[list[str]]:
 
 def apply(node: Node, wanted: Wanted) -> Completed | None:
     """Make the network follow the files, bringing up our own functions only; returns the command that failed."""
-    commands = _follow_files(node, wanted.renderer)
+    commands = follow_files(node, wanted.renderer)
     if wanted.renderer == "networkd" and len(commands) > 1:
         commands += [["networkctl", "reconfigure", rail.netdev] for rail in wanted.rails]
     for argv in commands:
@@ -690,29 +682,3 @@ def _carrier(node: Node, netdev: str) -> bool:
     """Without a carrier NetworkManager brings nothing up, and will do so by itself once the other end is on."""
     device = read_devices(node.run).get(netdev)
     return device is not None and device.carrier is True
-
-
-# --- confirming ------------------------------------------------------------------------------------------------------
-
-
-def pending(node: Node) -> bool:
-    return rollback.read_state(node.rollback) is not None
-
-
-def last_rollback(node: Node) -> list[str]:
-    """What the last rollback says of itself, empty where there was none."""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        report = json.loads((node.rollback / rollback.LAST).read_text(encoding="utf-8"))
-        return [f"rolled back at {report['at']}: {report['reason']}"]
-    return []
-
-
-def confirm(node: Node) -> bool:
-    """Keep the change: no rollback any more. False where there was none to cancel, because it ran already."""
-    with rollback.locked(node.rollback):
-        state = rollback.read_state(node.rollback)
-        if state is None:
-            return False
-        rollback.forget(node.rollback, state)
-    stop_timer(node)
-    return True

@@ -23,6 +23,8 @@ from typing import Any
 ROOT = Path("/var/lib/spark-cluster/rollback")
 STATE = "state.json"
 LAST = "last.json"
+# What a power cut in the middle of a write leaves behind; netplan, sysctl and systemd pass over such names.
+UNFINISHED = ".spark-tmp"
 
 
 @contextmanager
@@ -58,7 +60,7 @@ def write_file(
     path: Path, data: bytes, *, mode: int, owner: Sequence[int] = (0, 0), mtime_ns: int | None = None
 ) -> None:
     """Replace a file so that a reader, or a power cut, finds either the old or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as handle:
@@ -108,22 +110,29 @@ def call(argv: Sequence[str], timeout_s: float = 60) -> dict[str, Any]:
     return {"argv": list(argv), "rc": done.returncode, "said": said}
 
 
-def restore_file(state: Mapping[str, Any]) -> None:
-    """The netplan file as it was, or none."""
-    path = Path(state["path"])
-    before = state["before"]
-    if before is None:
-        if path.exists():
+def restore_files(state: Mapping[str, Any]) -> None:
+    """Each file as it was, or none."""
+    for file in state["files"]:
+        path, before = Path(file["path"]), file["before"]
+        if before is not None:
+            write_file(
+                path,
+                Path(before["backup"]).read_bytes(),
+                mode=int(before["mode"], 8),
+                owner=(before["uid"], before["gid"]),
+                mtime_ns=before["mtime_ns"],
+            )
+        elif path.exists():
             path.unlink()
             sync_directory(path.parent)
-        return
-    write_file(
-        path,
-        Path(before["backup"]).read_bytes(),
-        mode=int(before["mode"], 8),
-        owner=(before["uid"], before["gid"]),
-        mtime_ns=before["mtime_ns"],
-    )
+
+
+def restore_settings(state: Mapping[str, Any]) -> None:
+    """Kernel settings as they were; one of an interface that is gone went with it."""
+    for setting in state["settings"]:
+        path = Path(setting["path"])
+        if path.exists():
+            path.write_text(f"{setting['before']}\n", encoding="ascii")
 
 
 def reapply(state: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -135,6 +144,8 @@ def reapply(state: Mapping[str, Any]) -> list[dict[str, Any]]:
             done.append(call(["ip", "address", "del", device["address"], "dev", name]))
         if device.get("connection_before"):
             done.append(call(["nmcli", "--wait", "10", "connection", "up", device["connection_before"]]))
+        if device.get("ignored_before"):
+            done.append(call(["nmcli", "device", "set", name, "managed", "no"]))
         if device.get("mtu_before"):
             done.append(call(["ip", "link", "set", "dev", name, "mtu", str(device["mtu_before"])]))
         if not device["up_before"]:
@@ -148,8 +159,9 @@ def roll_back(root: Path = ROOT, reason: str = "not confirmed in time") -> dict[
         state = read_state(root)
         if state is None:
             return None
-        restore_file(state)
+        restore_files(state)
         commands = reapply(state)
+        restore_settings(state)
         # Last: while an all-NUL file lies in /etc/netplan, nothing can be applied.
         for moved in state["moved"]:
             if Path(moved["to"]).exists():
@@ -176,8 +188,10 @@ def forget(root: Path, state: Mapping[str, Any]) -> None:
     """Nothing is pending any more; the caller holds the lock."""
     (root / STATE).unlink(missing_ok=True)
     sync_directory(root)
-    for path in state["boot_files"]:
-        Path(path).unlink(missing_ok=True)
+    for path in map(Path, state["boot_files"]):
+        if path.exists() or path.is_symlink():
+            path.unlink()
+            sync_directory(path.parent)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .change import CODES as CHANGE
 from .code import Code
 from .collective import CODES as COLLECTIVE
 from .fabric import CODES as FABRIC
@@ -15,6 +16,7 @@ from .transfer import CODES as TRANSFER
 DOMAINS: dict[str, tuple[Code, ...]] = {
     "host": HOST,
     "fabric": FABRIC,
+    "change": CHANGE,
     "link": LINK,
     "collective": COLLECTIVE,
     "gid": GID,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.spark import gids, netplan, reach, rollback
+from ansible.module_utils.spark import gids, guard, reach, rollback
 from ansible.module_utils.spark.link import run as link
 from ansible.module_utils.testing import patch_module_args
 
@@ -31,7 +31,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine(tmp_path)
     for rail in RAILS:
         machine.link(rail["netdev"], up=False)
-    monkeypatch.setattr(netplan, "Node", lambda run, root=tmp_path, real=netplan.Node: real(machine, root))
+    monkeypatch.setattr(guard, "Node", lambda run, root=tmp_path, real=guard.Node: real(machine, root))
     monkeypatch.setattr(link, "Place", lambda run, python, real=link.Place: real(machine, tmp_path, python))
     monkeypatch.setattr(rollback, "call", lambda argv, timeout_s=60: {"argv": argv, "rc": machine(argv).rc, "said": ""})
     return machine
@@ -95,6 +95,29 @@ def test_a_change_that_went_back_is_not_kept(call: Call, machine: Machine) -> No
         assert late["failed"]
         assert codes(late) == ["FABRIC_ROLLED_BACK"]
         assert "not confirmed in time" in late["findings"][0]["evidence"][0]
+
+
+def test_an_armed_change_is_put_back_at_once_when_asked(call: Call, machine: Machine) -> None:
+    configure(call)
+    back = call("fabric_confirm", rails=RAILS, state="reverted")
+    assert (back["failed"], back["changed"], codes(back)) == (True, True, ["FABRIC_ROLLED_BACK"])
+    assert "a node of the cluster was not proven" in back["findings"][0]["evidence"][0]
+    assert list((machine.root / "etc/netplan").iterdir()) == []
+    assert not guard.pending(guard.Node(machine))
+
+
+def test_an_mtu_that_is_not_carried_is_no_proof(call: Call, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = [{**rail, "peer_addresses": {"spark-02": f"192.168.{200 + rail['rail']}.13"}} for rail in RAILS]
+    for rail in RAILS:
+        machine.link(rail["netdev"], f"{rail['address']}/24", mtu=9000)
+    machine.answer("ping", "-n", "-q", "-M", "do", "-s", "8972", rc=1, stdout="3 packets transmitted, 0 received")
+    result = call("fabric_confirm", rails=peers, mtu=9000)
+    assert result["failed"]
+    assert codes(result) == ["FABRIC_MTU_NOT_CARRIED"] * 2
+    assert result["measurements"]["mtu"]["carried"] is False
+    machine.answer("ping", "-n", "-q", "-M", "do", "-s", "8972", stdout="3 packets transmitted, 3 received")
+    result = call("fabric_confirm", rails=peers, mtu=9000)
+    assert (codes(result), result["measurements"]["mtu"]["carried"]) == (["FABRIC_CONFIRMED"], True)
 
 
 def test_a_refusal_changes_nothing(call: Call, machine: Machine) -> None:
@@ -167,6 +190,11 @@ def test_under_a_serving_rank_nothing_moves(call: Call, machine: Machine) -> Non
     assert busy["failed"]
     assert codes(busy) == ["FABRIC_BUSY"]
     assert list((machine.root / "etc/netplan").iterdir()) == []
+    machine.answer("systemctl", "is-active", "spark-rank.service", stdout="inactive\n", rc=3)
+    busy = configure(call, serving_nodes=["spark-02"])
+    assert codes(busy) == ["FABRIC_BUSY"]
+    assert "spark-02" in busy["findings"][0]["found"]
+    machine.answer("systemctl", "is-active", "spark-rank.service", stdout="active\n")
     shown = "Id=vllm.service\nLoadState=loaded\nUnitFileState=enabled\nActiveState=inactive\n"
     machine.answer("systemctl", "show", stdout=shown)
     left = call("conflicting_units", units=["vllm.service"], takeover=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.spark import reach
-from ansible.module_utils.spark.netplan import Rail
+from ansible.module_utils.spark.netplan import Rail, read_devices
 from ansible.module_utils.spark.runner import Completed
 
 from tests.unit.fabric.machine import Machine, said
@@ -118,3 +118,107 @@ def test_a_node_alone_has_nobody_to_reach(machine: Machine) -> None:
     seen, spent = reach.watch(machine, alone, 1500, changed=False)
     assert reach.judge(machine, "spark-01", alone, 1500, seen) == []
     assert "no peers" in reach.confirmed("spark-01", alone, 1500, seen, spent).found
+
+
+# --- the operator's own path -----------------------------------------------------------------------------------------
+
+CAME = ("10.77.0.1", "10.77.0.12")
+
+
+def with_management(machine: Machine, *addresses: str, carrier: bool = True) -> reach.Management:
+    machine.link("enP7s7", *addresses, carrier=carrier)
+    return reach.Management("enP7s7", "10.77.0.12", "10.77.0.1")
+
+
+def seen_with(machine: Machine, path: reach.Management) -> list[str]:
+    clock = Clock()
+    seen, _ = reach.watch(machine, RAILS, 1500, changed=True, path=path, clock=clock, sleep=clock.sleep)
+    return [f"{item.code}: {item.found}" for item in reach.judge(machine, "spark-01", RAILS, 1500, seen)]
+
+
+def test_the_operators_path_is_watched_as_well(machine: Machine) -> None:
+    path = with_management(machine, "10.77.0.12/24")
+    assert reach.management(read_devices(machine), CAME) == path
+    assert reach.management(read_devices(machine), None) is None
+    assert reach.management(read_devices(machine), ("10.9.9.1", "10.9.9.2")) is None
+    assert seen_with(machine, path) == []
+
+
+@pytest.mark.parametrize(
+    ("addresses", "carrier", "found"),
+    [
+        (["10.77.0.99/24"], True, "enP7s7 lost 10.77.0.12"),
+        (["10.77.0.12/24"], False, "enP7s7 has no carrier"),
+    ],
+)
+def test_a_lost_path_is_fatal(addresses: list[str], carrier: bool, found: str, machine: Machine) -> None:
+    assert seen_with(machine, with_management(machine, *addresses, carrier=carrier)) == [
+        f"FABRIC_MANAGEMENT_LOST: {found}"
+    ]
+
+
+def test_a_rail_that_takes_the_operators_way_is_fatal(machine: Machine) -> None:
+    path = with_management(machine, "10.77.0.12/24")
+    machine.answer("ip", "-j", "route", "get", stdout=json.dumps([{"dst": "10.77.0.1", "dev": "enp1s0f0np0"}]))
+    assert "leads over enp1s0f0np0 instead of enP7s7" in seen_with(machine, path)[0]
+    machine.answer("ip", "-j", "route", "get", rc=2, stderr="RTNETLINK answers: Network is unreachable")
+    assert "no route to 10.77.0.1" in seen_with(machine, path)[0]
+    machine.answer("ip", "-j", "route", "get", stdout=json.dumps([{"dst": "10.77.0.1", "dev": "enP9s9"}]))
+    assert seen_with(machine, path) == [], "two ways into one network were there before"
+
+
+def test_the_session_is_found_above_sudo(tmp_path: Path) -> None:
+    for pid, parent, environment in (
+        (40, 30, b"PATH=/bin\0"),
+        (30, 1, b"A=b\0SSH_CONNECTION=10.0.2.2 5 10.0.2.15 22\0"),
+    ):
+        folder = tmp_path / str(pid)
+        folder.mkdir()
+        (folder / "environ").write_bytes(environment)
+        (folder / "status").write_text(f"Name:\tx\nPPid:\t{parent}\n")
+    assert reach.session(40, tmp_path) == ("10.0.2.2", "10.0.2.15")
+    assert reach.session(41, tmp_path) is None
+    (tmp_path / "30" / "environ").write_bytes(b"A=b\0")
+    assert reach.session(40, tmp_path) is None
+
+
+# --- frames of full size ---------------------------------------------------------------------------------------------
+
+SUMMARY = "3 packets transmitted, {} received, 0% packet loss, time 602ms\n"
+
+
+def test_frames_of_full_size_go_out_on_every_rail_and_may_not_be_fragmented(machine: Machine) -> None:
+    machine.answer("ping", stdout=SUMMARY.format(3))
+    carried = reach.carry(machine, RAILS, 9000)
+    assert reach.not_carried(machine, "spark-01", RAILS, 9000, carried) == []
+    assert {call[3:7] for call in machine.ran("ping")} == {("-M", "do", "-s", "8972")}
+    measured = reach.mtu_measured(9000, carried)
+    assert (measured["mtu"], measured["carried"], len(measured["rails"])) == (9000, True, 2)
+
+
+def test_a_frame_lost_among_others_is_no_broken_mtu(machine: Machine) -> None:
+    machine.answer("ping", stdout=SUMMARY.format(1))
+    assert reach.not_carried(machine, "spark-01", RAILS, 9000, reach.carry(machine, RAILS, 9000)) == []
+
+
+def test_full_frames_that_do_not_pass_are_named_with_the_size_that_does(machine: Machine) -> None:
+    def answer(argv: object) -> Completed:
+        call = list(argv)  # type: ignore[call-overload]
+        small, first = "1472" in call, "enp1s0f0np0" in call
+        return said(SUMMARY.format(3)) if small or first else said(SUMMARY.format(0), rc=1)
+
+    machine.answer("ping", to=answer)
+    carried = reach.carry(machine, RAILS, 9000)
+    found = reach.not_carried(machine, "spark-01", RAILS, 9000, carried)
+    assert [item.code for item in found] == ["FABRIC_MTU_NOT_CARRIED"]
+    assert "on rail 1 through enP2p1s0f0np0" in found[0].found
+    assert "-s 8972: 3 packets transmitted, 0 received" in found[0].evidence[0]
+    assert "-s 1472: 3 packets transmitted, 3 received" in found[0].evidence[1]
+    assert not reach.mtu_measured(9000, carried)["carried"]
+
+
+def test_what_the_kernel_said_of_the_size_is_evidence(machine: Machine) -> None:
+    machine.answer("ping", rc=1, stdout=SUMMARY.format(0), stderr="ping: local error: message too long, mtu=1500\n")
+    found = reach.not_carried(machine, "spark-01", RAILS, 1500, reach.carry(machine, RAILS, 1500))
+    assert "message too long, mtu=1500" in found[0].evidence[0]
+    assert len(found[0].evidence) == 1
