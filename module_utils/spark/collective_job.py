@@ -109,9 +109,11 @@ def serving(place: Place, node: str, *, allowed: bool) -> list[Finding]:
     except OSError as error:
         expected = "docker container inspect answers"
         return [finding("DOCKER_SILENT", node=node, found=str(error), expected=expected)]
-    if allowed or box is None or not box["running"]:
+    unit = rank.unit(place).get("ActiveState", "unknown")
+    if allowed or not ((box and box["running"]) or unit in ("active", "activating", "reloading")):
         return []
-    found = f"container {CONTAINER_NAME} runs since {box['started_at']}"
+    since = f"runs since {box['started_at']}" if box and box["running"] else "does not run"
+    found = f"container {CONTAINER_NAME} {since}, and its unit is {unit}"
     return [finding("COLLECTIVE_WHILE_SERVING", node=node, found=found, expected="no rank that serves")]
 
 

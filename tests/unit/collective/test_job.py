@@ -52,6 +52,7 @@ class Node:
         self.calls: list[tuple[str, ...]] = []
         self.rank: tuple[int, str, str] = NOBODY
         self.left = ""
+        self.unit = "inactive"
         self.place = Place(root=root, run=self)
         program = b"print()\n"
         self.file(bundle.ALLREDUCE, program)
@@ -73,6 +74,7 @@ class Node:
             ("docker", "container"): self.rank,
             ("docker", "ps"): (0, self.left, ""),
             ("ethtool", "-S"): (1, "", "no stats"),
+            ("systemctl", "show"): (0, f"ActiveState={self.unit}\n", ""),
         }
         rc, out, err = answers.get(call[:2], (0, "", ""))
         return Completed(call, rc, out, err)
@@ -189,6 +191,10 @@ def test_a_rank_that_serves_is_not_disturbed(node: Node, docker: Callable[[str],
     assert found.code == "COLLECTIVE_WHILE_SERVING"
     assert "collective_while_serving=true" in found.remedy
     assert run(node, spec(while_serving=True))["result"]["rank"] == 0
+    node.rank = NOBODY
+    assert run(node)["result"]["rank"] == 0
+    node.unit = "activating"
+    assert refused(node).code == "COLLECTIVE_WHILE_SERVING"
 
 
 def test_what_a_start_would_meet_is_checked_before(node: Node, docker: Callable[[str], None]) -> None:
