@@ -19,7 +19,7 @@ short_description: Stop a cluster as a whole
 description:
   - Fails on every member of a cluster of which one member has failed, become unreachable or is not part of the run, and
     on every member of a cluster whose plan has a fatal finding. Members of other clusters pass.
-  - A play that stops a cluster goes on without its missing members.
+  - A play that stops a cluster goes on without its missing members, and one that diagnoses it whatever is wrong.
 options: {}
 """
 
@@ -37,6 +37,9 @@ class ActionModule(ActionBase):
             return result
         planned = [from_dict(item) for item in plan["findings"]]
         missing, told = _missing(plan, variables)
+        if plan.get("purpose") == "diagnose":
+            result["findings"] = []
+            return result
         if plan.get("purpose") == "stop":
             for item in missing:
                 self._display.warning(render(item))

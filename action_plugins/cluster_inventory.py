@@ -24,7 +24,7 @@ description:
 options:
   purpose:
     description: What the play is for; only C(serve) needs a model.
-    choices: [fabric, serve, stop]
+    choices: [fabric, serve, stop, diagnose]
     default: fabric
     type: str
 """

@@ -33,8 +33,8 @@ description:
     and the facts, and a fault in one cluster cannot reach another. It never fails for what it finds; cluster_gate does.
 options:
   purpose:
-    description: What the play is for. C(serve) plans a model, C(stop) judges nothing.
-    choices: [fabric, serve, stop]
+    description: What the play is for. C(serve) plans a model, C(stop) judges nothing, nothing stops C(diagnose).
+    choices: [fabric, serve, stop, diagnose]
     default: fabric
     type: str
   facts_from:

@@ -49,6 +49,7 @@ class ClusterRecord:
         self.measurements: dict[str, dict[str, Any]] = defaultdict(dict)
         self.configuration: dict[str, Any] = {}
         self.failures: list[dict[str, str]] = []
+        self.attachments: list[str] = []
         self.changed_tasks: list[dict[str, str]] = []
         self.executions: dict[str, dict[str, int]] = {node: {"modules": 0, "polls": 0} for node in nodes}
 
@@ -56,6 +57,7 @@ class ClusterRecord:
         self.findings += result.get("findings") or []
         self.measurements[node].update(result.get("measurements") or {})
         self.configuration.update(result.get("configuration") or {})
+        self.attachments += result.get("attachments") or []
         facts = result.get("ansible_facts") or {}
         if "cluster" in facts:
             self.plan = facts["cluster"]
@@ -162,6 +164,7 @@ class CallbackModule(CallbackBase):
             }
             try:
                 path = results.write(PROJECT, result, ended)
+                result["attachments"] = results.attach(path.parent, record.attachments)
             except OSError as error:
                 self._display.warning(f"the result of {self.play} on {name} could not be written: {error}")
                 continue

@@ -6,14 +6,17 @@ results/latest/<cluster>/<play>.json             the newest: {"result": <path in
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from .collective import summary_lines
+from .diagnose.screen import screen_lines, told
 
 SCHEMA = 1
 VERDICTS = ("ok", "failed", "predicted")
@@ -55,6 +58,16 @@ def write(root: Path, result: Mapping[str, Any], ended: datetime) -> Path:
         {"result": str(target.relative_to(root)), "verdict": result["verdict"], "ended_utc": result["ended_utc"]},
     )
     return target
+
+
+def attach(folder: Path, files: Iterable[str]) -> list[str]:
+    """Move files beside a result; returns their names. One that is gone is no reason to lose the result."""
+    names = []
+    for file in map(Path, files):
+        with contextlib.suppress(OSError):
+            shutil.move(file, folder / file.name)
+            names.append(file.name)
+    return names
 
 
 def _write_json(target: Path, data: Mapping[str, Any]) -> None:
@@ -129,13 +142,18 @@ def summary(result: Mapping[str, Any], shown_path: str) -> str:
         value = (result.get("configuration") or {}).get(key)
         if value:
             lines.append(_row(key.replace("_", " "), ", ".join(value) if isinstance(value, list) else _flat(value)))
-    lines += _finding_rows(result.get("findings", ()))
+    findings = result.get("findings", ())
+    for diagnosis in (values["diagnosis"] for values in measured.values() if "diagnosis" in values):
+        lines += [_row(label, text) for label, text in screen_lines(diagnosis)]
+        findings = [item for item in findings if item["code"] not in told(diagnosis)]
+    lines += _finding_rows(findings)
     for failure in result.get("failures", ()):
         lines.append(_row("failed", f'{failure["node"]} in "{failure["task"]}"'))
     executions: Mapping[str, Mapping[str, int]] = result.get("module_executions") or {}
     counted = ", ".join(f"{node} {n['modules']} (+{n['polls']} polls)" for node, n in sorted(executions.items()))
     if counted:
         lines.append(_row("modules", counted))
+    lines += [_row("attach", str(Path(shown_path).with_name(name))) for name in result.get("attachments", ())]
     lines.append(_row("result", shown_path))
     return "\n".join(lines)
 

@@ -88,3 +88,36 @@ def test_the_summary_puts_the_worst_first_and_fits_a_screen() -> None:
     assert "remedy: Reboot both." in text
     assert "and 23 more in the result file" in text
     assert len(lines) <= 24
+
+
+def test_files_of_a_run_lie_beside_its_result(tmp_path: Path) -> None:
+    made = tmp_path / "cache"
+    made.mkdir()
+    (made / "diagnosis.md").write_text("# x")
+    path = results.write(tmp_path, a_result(), ENDED)
+    names = results.attach(path.parent, [str(made / "diagnosis.md"), str(made / "gone.tar.gz")])
+    assert names == ["diagnosis.md"]
+    assert (path.parent / "diagnosis.md").read_text() == "# x"
+    text = results.summary(a_result(attachments=names), "results/x/result.json")
+    assert "results/x/diagnosis.md" in text
+
+
+def test_a_diagnosis_comes_before_the_findings_and_says_nothing_twice() -> None:
+    cause = {
+        "code": "CAUSE_NO_CARRIER",
+        "node": "spark-01",
+        "found": "enp1s0f0np0 has no carrier",
+        "likelihood": "certain",
+        "evidence": [],
+        "remedy": "Reseat the cable.",
+        "no_help": [],
+    }
+    told = {"state": "sick", "causes": [cause], "ruled_out": [], "not_done": [], "runs": []}
+    same = [
+        {"code": code, "severity": "fatal", "node": "spark-01", "found": "down", "remedy": "r"}
+        for code in ("CAUSE_NO_CARRIER", "FABRIC_LINK_DOWN", "FABRIC_MTU_DIFFERS")
+    ]
+    text = results.summary(a_result(findings=same, measurements={"spark-01": {"diagnosis": told}}), "r.json")
+    assert text.count("CAUSE_NO_CARRIER") == 1
+    assert "FABRIC_LINK_DOWN" not in text
+    assert text.index("Reseat the cable.") < text.index("FABRIC_MTU_DIFFERS")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .change import CODES as CHANGE
 from .code import Code
 from .collective import CODES as COLLECTIVE
+from .diagnose import CODES as DIAGNOSE
 from .fabric import CODES as FABRIC
 from .gid import CODES as GID
 from .host import CODES as HOST
@@ -20,6 +21,7 @@ DOMAINS: dict[str, tuple[Code, ...]] = {
     "link": LINK,
     "collective": COLLECTIVE,
     "gid": GID,
+    "diagnose": DIAGNOSE,
     "model": MODEL,
     "transfer": TRANSFER,
     "serving": SERVING,

@@ -25,7 +25,7 @@ UNIT_NAME = "spark-rank.service"
 CONFIG_LABEL = "spark-cluster.config-sha256"
 
 Role = Literal["head", "worker"]
-Purpose = Literal["fabric", "serve", "stop"]
+Purpose = Literal["fabric", "serve", "stop", "diagnose"]
 
 
 class RailSubnet(TypedDict):

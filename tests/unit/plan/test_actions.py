@@ -112,6 +112,14 @@ def test_half_a_pair_can_be_stopped(tmp_path: Path, pair: Pair) -> None:
     assert done.through() == ["a-01"]
 
 
+def test_half_a_pair_can_be_diagnosed_whatever_its_plan_finds(tmp_path: Path, pair: Pair) -> None:
+    clusters: dict[str, dict[str, Any]] = {"pair_a": {}}
+    assert play(tmp_path, pair, clusters, "-l", "a-01").rc == 2
+    done = play(tmp_path, pair, clusters, "-l", "a-01", "-e", "purpose=diagnose")
+    assert done.rc == 0, done.text
+    assert done.through() == ["a-01"]
+
+
 def test_a_model_is_shown_with_its_command_lines_or_refused_with_its_sum(tmp_path: Path, ready: Pair) -> None:
     recipe = yaml.safe_load((MODELS / "lab-tiny.yml").read_text())
     recipe["name"] = "mine"

@@ -1,0 +1,169 @@
+"""The bundle: complete, and without anything that names a person, a place or a secret."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from typing import Any
+
+import pytest
+from ansible.module_utils.spark.diagnose.causes import diagnose
+from ansible.module_utils.spark.diagnose.redact import Redactor
+from ansible.module_utils.spark.diagnose.report import archive, evidence_of, files, markdown, redactor, summary
+from ansible.module_utils.spark.diagnose.screen import screen_lines
+
+from .pair import NODES, evidence
+
+FABRIC = ("192.168.200.0/24", "192.168.201.0/24")
+# What was planted, and a part of it that must not be left.
+PLANTED = {
+    "a Hugging Face token": ("export HF_TOKEN=hf_abcdefghijklmnopqrstuvwx", "hf_abcdef"),
+    "an API key as an option": ("vllm serve m --api-key sk-0123456789abcdefghij", "sk-0123"),
+    "a password": ("become_password='correct horse battery'", "correct horse"),
+    "a private key": (
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----",
+        "b3Blbn",
+    ),
+    "a public key": (f"ssh-ed25519 {'A' * 68} me@desk", "AAAAAAAA"),
+    "a bearer token": ("Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.e30", "eyJhbGci"),
+    "a login in a URL": ("https://me:hunter2@example.org/x", "hunter2"),
+    "a public address": ("inet 203.0.113.77/24 scope global", "203.0.113.77"),
+    "a management address": ("ssh from 10.1.2.3 port 22", "10.1.2.3"),
+    "an IPv6 address": ("inet6 2001:db8:85a3::8a2e:370:7334/64", "370:7334"),
+    "a link-local address": ("fe80::5054:ff:febb:1%enp1s0f0np0", "febb"),
+    "a whole IPv6 GID": ("0: fe80:0000:0000:0000:5054:00ff:febb:0001 RoCE v2", "febb:0001"),
+    "a GID of a foreign address": ("2: 0000:0000:0000:0000:0000:ffff:0a01:0203 RoCE v2", "0a01:0203"),
+    "a GID as perftest prints it": (" GID: 254:128:00:00:00:00:00:00:80:84:00:255:254:187:00:01", "254:187:00:01"),
+    "a MAC": ("link/ether 4c:bb:47:2c:11:09 brd", "2c:11:09"),
+    "the cable's serial number": ("\tVendor SN                : MT2345X00123", "MT2345X00123"),
+    "the card's serial number": ("\t[SN] Serial number: MT2312T01234", "MT2312T01234"),
+    "a device serial number": ("Capabilities: [1c0] Device Serial Number 4c-bb-47-03-00-2c-11-09", "03-00-2c"),
+    "a node GUID": ("node_guid: 4cbb:4703:002c:1109", "002c:1109"),
+    "a UUID": ("GPU-9a3b0f6e-1111-2222-3333-444455556666", "444455556666"),
+    "a mail address": ("by jane.doe@example.com", "jane.doe"),
+    "a home": ("/home/jane/models", "jane"),
+    "a host name": ("Dec  1 jane-desktop kernel: x", "jane-desktop"),
+}
+KEPT = (
+    "192.168.200.12 on enp1s0f0np0",
+    "0000:0000:0000:0000:0000:ffff:c0a8:c80c RoCE v2",
+    "GID: 00:00:00:00:00:00:00:00:00:00:255:255:192:168:200:12",
+    "mlx5_core 0000:01:00.0: 126.028 Gb/s available PCIe bandwidth (32.0 GT/s PCIe x4 link)",
+    "firmware-version: 28.45.4028 (NVD0000000087)",
+    "Tue Dec  1 12:34:56 2026",
+    "Version: 6.20, perftest 24.01.0+0.38-1build2",
+    "127.0.0.1 and ::1",
+    "Vendor PN : NJAAKK0006",
+)
+
+
+def clean() -> Redactor:
+    return Redactor(FABRIC, {"jane-desktop": "(host name of spark-01)"})
+
+
+@pytest.mark.parametrize(("planted", "gone"), PLANTED.values(), ids=PLANTED)
+def test_what_is_planted_is_gone(planted: str, gone: str) -> None:
+    assert gone in planted
+    assert gone not in clean()(f"before {planted}\nafter")
+    assert "after" in clean()(f"before {planted}\nafter"), "the next line is left"
+
+
+@pytest.mark.parametrize("text", KEPT)
+def test_what_the_reader_needs_stays(text: str) -> None:
+    assert clean()(text) == text
+
+
+PLAN: dict[str, Any] = {
+    "name": "pair_a",
+    "transport": "rdma",
+    "link_check": {"min_gbps": 170},
+    "rails": [{"rail": rail, "subnet": subnet} for rail, subnet in enumerate(FABRIC)],
+    "nodes": [
+        {"node": node, "role": "head", "management_address": f"203.0.113.{12 + position}"}
+        for position, node in enumerate(NODES)
+    ],
+    "findings": [
+        {"code": "FABRIC_SPEED_LOW", "severity": "warn", "node": "spark-01", "found": "seen from 203.0.113.12"}
+    ],
+}
+
+
+def sick() -> dict[str, Any]:
+    return evidence({"rates": {"write": [6.7, 6.7], "back": [6.7, 6.7], "loopback": {"spark-01": [11.4, 11.4]}}})
+
+
+def test_no_file_of_a_bundle_holds_what_was_planted_anywhere_in_the_evidence() -> None:
+    facts = {"spark-01": {"hostname": "jane-desktop"}}
+    found = sick()
+    every = "\n".join(planted for planted, _ in PLANTED.values())
+    read = found["nodes"]["spark-01"]["read"]
+    read["raw"]["ethtool -m enp1s0f0np0"] = every
+    read["kernel_lines"] += every.splitlines()
+    read["unread"]["tc"] = every
+    found["runs"][0]["rails"][0].update(stdout=every, stderr=every)
+    found["runs"][2]["skipped"] = every
+    found["plan_findings"] = PLAN["findings"]
+    read["functions"][0]["cable"]["serial"] = "planted-serial"
+    told = diagnose(found)
+    contents = files(told, found, markdown(told, found, {"at": "now"}), redactor(PLAN, facts))
+    assert {"report.md", "evidence.json", "raw/spark-01/kernel.txt"} <= set(contents)
+    for name, text in contents.items():
+        for planted, (_, gone) in PLANTED.items():
+            assert gone not in text, f"{planted} in {name}"
+        assert "203.0.113" not in text, name
+        assert "planted-serial" not in text, name
+    assert json.loads(contents["evidence.json"])["state"] == "sick"
+    assert "192.168.200.12" in contents["evidence.json"]
+
+
+def test_the_report_says_what_was_found_and_what_helps() -> None:
+    found = sick()
+    told = diagnose(found)
+    text = markdown(told, found, {"at": "2026-12-01"})
+    first = text.index("1. **A ConnectX is in the degraded state")
+    assert first < text.index("Reboot both Sparks")
+    for part in (
+        "known not to help: queue pair count",
+        "settles it: Loopback on each node",
+        "| write | spark-01 | spark-02 | enp1s0f0np0: 6.70, enP2p1s0f0np0: 6.70 | 13.40 |",
+        "| spark-01 | enp1s0f0np0 | yes | 200000 | 1500 | 192.168.200.12 | 3 | 32 GT/s x4 |",
+        "## Ruled out",
+    ):
+        assert part in text, part
+
+
+def test_the_archive_belongs_to_nobody_and_unpacks_below_one_folder() -> None:
+    packed = archive({"report.md": "x", "raw/spark-01/kernel.txt": "y"}, "diagnosis-pair_a", 1_700_000_000)
+    with tarfile.open(fileobj=io.BytesIO(packed)) as opened:
+        members = opened.getmembers()
+    assert [item.name for item in members] == ["diagnosis-pair_a/raw/spark-01/kernel.txt", "diagnosis-pair_a/report.md"]
+    assert {(item.uid, item.gid, item.uname, item.mode) for item in members} == {(0, 0, "", 0o644)}
+
+
+def test_the_screen_has_the_causes_with_their_remedies() -> None:
+    found = sick()
+    lines = [f"{label:<10}{text}" for label, text in screen_lines(summary(diagnose(found), found))]
+    assert len(lines) <= 40
+    text = "\n".join(lines)
+    assert "write spark-01 to spark-02: 6.70 + 6.70 = 13.40 Gb/s" in text
+    assert "cause 1   certain: CAUSE_DEGRADED on spark-01" in text
+    assert "known not to help: queue pair count" in text
+    healthy = evidence({})
+    assert ("cause", "none was found") in list(screen_lines(summary(diagnose(healthy), healthy)))
+
+
+def test_evidence_is_gathered_from_what_the_phases_returned() -> None:
+    whole = evidence({})
+    nodes = {
+        "spark-01": {"look": {"read": whole["nodes"]["spark-01"]["read"], "runs": whole["runs"][:1]}, "run": None},
+        "spark-02": {"look": None, "silent": "ssh timed out"},
+    }
+    facts = {"spark-01": {"kernel": "6.17", "gpu": {"driver_version": "580.1"}, "ssh_host_keys": ["ssh-ed25519 x"]}}
+    made = evidence_of(PLAN, nodes, facts)
+    assert made["nodes"]["spark-02"]["silent"] == "ssh timed out"
+    assert made["nodes"]["spark-01"]["read"]["versions"]["GPU driver"] == "580.1"
+    assert "ssh_host_keys" not in made["nodes"]["spark-01"]["facts"]
+    broken = evidence_of(PLAN, {"spark-01": {"look": {"read": None, "broken": "KeyError: x"}}}, {})
+    assert broken["nodes"]["spark-01"]["silent"] == "KeyError: x"
+    assert diagnose(broken).causes
