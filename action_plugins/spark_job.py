@@ -34,9 +34,8 @@ options:
     type: str
     required: true
   kind:
-    description: Kind of the job.
+    description: Kind of the job. Without it nothing is started, and a job that runs or has ended is waited for.
     type: str
-    required: true
   spec:
     description: What it shall do, without secrets.
     type: dict
@@ -44,6 +43,18 @@ options:
     description: Whether the job changes anything but its own records, which is what check mode predicts.
     type: bool
     default: true
+  until:
+    description: C(end), or C(listening) to return while the job runs on, once it says where it can be reached.
+    type: str
+    choices: [end, listening]
+    default: end
+  replace:
+    description: Whether a job of that name that runs with other instructions is stopped.
+    type: bool
+    default: false
+  secrets:
+    description: What the job has to know and no record may show.
+    type: dict
   poll_s:
     description: How long one poll stays on the node for the job's end.
     type: float
@@ -60,7 +71,7 @@ SHOW_EVERY_S = 4
 
 class ActionModule(ActionBase):
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset({"node", "name", "kind", "spec", "changes", "poll_s"})
+    _VALID_ARGS = frozenset({"node", "name", "kind", "spec", "changes", "poll_s", "until", "replace", "secrets"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
@@ -84,14 +95,19 @@ class ActionModule(ActionBase):
             }
         self.polls = 0
         wait_s = float(args.pop("poll_s", 2))
-        said = self._ask({**args, "action": "start", "wait_s": wait_s}, task_vars)
+        if "kind" in args:
+            said = self._ask({**args, "action": "start", "wait_s": wait_s}, task_vars)
+        else:
+            said = self._poll({"node": node, "name": name, "action": "poll", "wait_s": wait_s}, task_vars)
         shown_at, shown = 0.0, ""
-        while _state(said) == "running":
+        until = str(args.get("until") or "end")
+        while _state(said) == "running" and not (until == "listening" and "listening" in said["job"]):
             line = progress_line(said["job"])
             if line != shown and time.monotonic() - shown_at >= SHOW_EVERY_S:
                 display.display(f"  {node}: {line}")
                 shown_at, shown = time.monotonic(), line
-            said = self._poll({"node": node, "name": name, "action": "poll", "wait_s": wait_s}, task_vars)
+            asked = {"node": node, "name": name, "action": "poll", "wait_s": wait_s, "until": until}
+            said = self._poll(asked, task_vars)
         if shown and _state(said) == "done" and (line := progress_line(said["job"])) != shown:
             display.display(f"  {node}: {line}")
         result.update(said)

@@ -43,6 +43,18 @@ options:
     description: How long to stay on the node for the job's end before saying how far it is.
     type: float
     default: 0
+  until:
+    description: What to wait for, the job's end or its word that it listens.
+    type: str
+    choices: [end, listening]
+    default: end
+  replace:
+    description: Whether a start may stop a job of that name that runs with other instructions.
+    type: bool
+    default: false
+  secrets:
+    description: What the job has to know and nothing else may; kept in memory for root only, until the job has read it.
+    type: dict
 attributes:
   check_mode:
     description: A start and a stop are predicted.
@@ -78,6 +90,9 @@ def main() -> None:
             "kind": {"type": "str"},
             "spec": {"type": "dict", "default": {}},
             "wait_s": {"type": "float", "default": 0},
+            "until": {"type": "str", "choices": ["end", "listening"], "default": "end"},
+            "replace": {"type": "bool", "default": False},
+            "secrets": {"type": "dict", "no_log": True},
         },
         required_if=[("action", "start", ["kind"])],
         supports_check_mode=True,
@@ -94,10 +109,17 @@ def main() -> None:
             changed, stopped = jobs.cancel(name)
             finish(module, changed=changed, job=stopped)
         if action == "start":
-            changed, status, findings = jobs.start(name, module.params["kind"], node, module.params["spec"])
+            changed, status, findings = jobs.start(
+                name,
+                module.params["kind"],
+                node,
+                module.params["spec"],
+                secrets=module.params["secrets"],
+                replace=module.params["replace"],
+            )
             if findings:
                 finish(module, findings=findings, job=status)
-        status, findings = jobs.poll(name, node, module.params["wait_s"])
+        status, findings = jobs.poll(name, node, module.params["wait_s"], until=module.params["until"])
     except (ValueError, CommandFailed) as error:
         module.fail_json(msg=str(error))
     finish(

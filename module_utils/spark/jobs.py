@@ -26,6 +26,7 @@ from typing import Any
 
 from .findings import Finding, finding, from_dict, worst
 from .runner import Run, run
+from .transport.channel import OPENSSL_CONF
 
 ROOT = Path("/run/spark-cluster/jobs")
 RANKCTL = "/usr/local/lib/spark-cluster/rankctl.pyz"
@@ -43,8 +44,10 @@ KINDS: dict[str, tuple[str, str]] = {
     "weights_hash": ("weights_jobs", "hash_job"),
     "weights_push": ("weights_jobs", "push_job"),
     "weights_receive": ("weights_jobs", "receive_job"),
-    "image_push": ("images", "push_job"),
-    "image_pull": ("images", "pull_job"),
+    "weights_send": ("weights_jobs", "send_job"),
+    "weights_arrive": ("weights_jobs", "arrive_job"),
+    "image_fetch": ("image_fetch", "fetch_job"),
+    "image_pull": ("image_fetch", "pull_job"),
     "collective": ("collective_job", "collective_job"),
 }
 
@@ -100,11 +103,19 @@ def read_status(name: str, root: Path = ROOT) -> dict[str, Any] | None:
 class Reporter:
     """What a running job says of itself. Safe to use from several threads."""
 
-    def __init__(self, path: Path, status: dict[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: Path,
+        status: dict[str, Any],
+        clock: Callable[[], float] = time.monotonic,
+        secrets: Mapping[str, Any] | None = None,
+    ) -> None:
         self._path, self._status, self._clock = path, status, clock
+        self.secrets = dict(secrets or {})
         self._lock = Lock()
         self._written = float("-inf")
         self._samples: deque[tuple[float, int]] = deque()
+        self._rail_samples: deque[tuple[float, dict[str, int]]] = deque()
 
     @property
     def node(self) -> str:
@@ -115,6 +126,7 @@ class Reporter:
         with self._lock:
             self._status["progress"] = {"stage": words, "done_bytes": 0, "total_bytes": total_bytes, "rate_bps": None}
             self._samples.clear()
+            self._rail_samples.clear()
             self._samples.append((self._clock(), 0))
             self._write()
 
@@ -126,12 +138,32 @@ class Reporter:
         with self._lock:
             self._moved_to(done)
 
+    def rails(self, done: Mapping[str, int]) -> None:
+        """How many bytes each rail has carried so far; the sum is the progress."""
+        with self._lock:
+            now = self._clock()
+            self._rail_samples.append((now, dict(done)))
+            while len(self._rail_samples) > 2 and now - self._rail_samples[0][0] > _RATE_WINDOW_S:
+                self._rail_samples.popleft()
+            began, first = self._rail_samples[0]
+            self._status["progress"]["rails"] = [
+                {"rail": name, "rate_bps": round((count - first.get(name, 0)) / (now - began)) if now > began else None}
+                for name, count in done.items()
+            ]
+            self._moved_to(sum(done.values()))
+
+    def listening(self, where: Mapping[str, Any]) -> None:
+        """Where others can reach this job now."""
+        with self._lock:
+            self._status["listening"] = dict(where)
+            self._write()
+
     def note(self, item: Finding) -> None:
         with self._lock:
             self._status["findings"].append(item.as_dict())
             self._write()
 
-    def measure(self, **values: float | int | str) -> None:
+    def measure(self, **values: Any) -> None:
         with self._lock:
             self._status["measurements"].update(values)
 
@@ -167,13 +199,43 @@ def main(argv: Sequence[str], root: Path = ROOT) -> int:
         return 2
     name = valid_name(argv[0])
     job = json.loads(Path(argv[1]).read_text())
-    return execute(name, str(job["kind"]), str(job["node"]), job["spec"], root)
+    return execute(name, str(job["kind"]), str(job["node"]), job["spec"], root, _take_secrets(name, root))
 
 
-def execute(name: str, kind: str, node: str, spec: Mapping[str, Any], root: Path = ROOT) -> int:
+def _secrets_path(name: str, root: Path) -> Path:
+    return root / f".{name}.secrets"
+
+
+def _take_secrets(name: str, root: Path) -> dict[str, Any]:
+    """The secrets that were left for this job; from here on they are in its memory only."""
+    path = _secrets_path(name, root)
+    try:
+        return dict(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return {}
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _leave_secrets(name: str, secrets: Mapping[str, Any], root: Path) -> None:
+    path = _secrets_path(name, root)
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as out:
+        json.dump(dict(secrets), out)
+
+
+def execute(
+    name: str,
+    kind: str,
+    node: str,
+    spec: Mapping[str, Any],
+    root: Path = ROOT,
+    secrets: Mapping[str, Any] | None = None,
+) -> int:
     """Run one job to its end; the status file says how it went, the exit status whether it went well."""
     status = _fresh_status(name, kind, node, spec) | {"pid": os.getpid()}
-    reporter = Reporter(root / f"{name}.json", status)
+    reporter = Reporter(root / f"{name}.json", status, secrets=secrets)
     reporter.stage("begins")
     try:
         signal.signal(signal.SIGTERM, _terminated)
@@ -267,9 +329,19 @@ def _locked(name: str, root: Path) -> Iterator[None]:
 
 
 def start(
-    name: str, kind: str, node: str, spec: Mapping[str, Any], root: Path = ROOT, runner: Run = run
+    name: str,
+    kind: str,
+    node: str,
+    spec: Mapping[str, Any],
+    root: Path = ROOT,
+    runner: Run = run,
+    secrets: Mapping[str, Any] | None = None,
+    replace: bool = False,
 ) -> tuple[bool, dict[str, Any], list[Finding]]:
     """Start the job, or take up the one that runs already with the same specification: (started, status, findings).
+
+    ``secrets`` lie in memory, for root only, until the job has read them. With ``replace`` a job that runs with another
+    specification is stopped first: it belongs to a run that was given up.
 
     Raises ValueError for a specification that must not lie on a node, CommandFailed where systemd refuses.
     """
@@ -284,6 +356,9 @@ def start(
         if known and known.get("state") == "running" and unit_alive(name, runner):
             if known.get("spec_sha256") == digest(spec):
                 return False, known, []
+            if replace:
+                runner(["systemctl", "stop", unit_of(name)], check=True, timeout_s=60)
+        if known and not replace and known.get("state") == "running" and unit_alive(name, runner):
             conflict = finding(
                 "JOB_CONFLICT",
                 node=node,
@@ -298,11 +373,17 @@ def start(
         write_status(root / f"{name}.json", status)
         argv = ["systemd-run", f"--unit={unit_of(name)}", "--collect", "--quiet", "--service-type=exec"]
         argv += [f"--description=spark-cluster job {name}", "--property=KillMode=mixed", "--property=TimeoutStopSec=20"]
-        argv += ["--property=LogRateLimitIntervalSec=0", "/usr/bin/python3", RANKCTL, "job", name, str(spec_path)]
+        argv += ["--property=LogRateLimitIntervalSec=0"]
+        if secrets:
+            _leave_secrets(name, secrets, root)
+            (root / "openssl.cnf").write_text(OPENSSL_CONF)
+            argv += [f"--setenv=OPENSSL_CONF={root / 'openssl.cnf'}"]
+        argv += ["/usr/bin/python3", RANKCTL, "job", name, str(spec_path)]
         try:
             runner(argv, check=True, timeout_s=60, remedy=f"sudo systemctl status {unit_of(name)}")
         except Exception:
             (root / f"{name}.json").unlink(missing_ok=True)
+            _secrets_path(name, root).unlink(missing_ok=True)
             raise
         return True, status, []
 
@@ -315,14 +396,19 @@ def poll(
     runner: Run = run,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    until: str = "end",
 ) -> tuple[dict[str, Any], list[Finding]]:
-    """The job's status, looked at for up to ``wait_s`` until it is final; the findings are the job's, once it has
-    ended.
+    """The job's status, looked at for up to ``wait_s`` until it is final, or until it listens; the findings are the
+    job's, once it has ended.
     """
+
+    def wanted(status: dict[str, Any] | None) -> bool:
+        return status is None or status["state"] != "running" or (until == "listening" and "listening" in status)
+
     valid_name(name)
     ends = clock() + wait_s
     status = read_status(name, root)
-    while status and status["state"] == "running" and clock() < ends:
+    while not wanted(status) and clock() < ends:
         sleep(0.1)
         status = read_status(name, root)
     if status and status["state"] == "running" and not unit_alive(name, runner):
@@ -371,6 +457,11 @@ def progress_line(status: Mapping[str, Any]) -> str:
     rate = progress.get("rate_bps")
     if rate:
         text += f", {human(rate)}/s"
+        rails = [
+            f"{item['rail']} {human(item['rate_bps'])}/s" for item in progress.get("rails") or () if item["rate_bps"]
+        ]
+        if rails:
+            text += f" ({', '.join(rails)})"
         # Before the first hundredth the rate says nothing about the rest.
         if total / 100 <= done < total:
             text += f", {_span((total - done) / rate)} left"

@@ -7,14 +7,16 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from . import peer, undo, weights
+from . import copies, peer, undo, weights
 from .findings import Finding, fatal, finding
 from .jobs import JobFailedError, Reporter
 from .transfer import explain, over_rails, rsync, rsync_argv, write_listing
+from .transport.files import Item
 from .weights import File, Manifest
 
 BACKUP = "/var/lib/spark-cluster/backup/weights"
@@ -89,6 +91,88 @@ def push_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
     return result
 
 
+def send_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
+    """Send to ``node`` over its ``rails`` what it lacks of ``path`` by its manifest ``have``.
+
+    With ``fallback`` in the result no rail carried it, and rsync over ssh has to.
+    """
+    path = str(spec["path"])
+    made, findings = weights.scan(path, job.node)
+    _stop_if_fatal(findings + weights.completeness(path, made, job.node))
+    source = _hashed(path, job)
+    have = {"files": (spec.get("have") or {}).get("files") or []}
+    lacking = weights.needed(source, weights.manifest_from(have))
+    total = sum(source.files[name].size for name in lacking)
+    identity = {name: (item.size, item.mtime_ns, item.inode) for name, item in made.files.items()}
+    root = os.open(os.path.realpath(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        carried = copies.give(
+            job,
+            spec,
+            root,
+            _items(source, lacking),
+            identity=identity,
+            last=[name for name in lacking if _description(name)],
+            measurement="weights_copy",
+        )
+    finally:
+        os.close(root)
+    return {"changed": bool(lacking), "files": len(lacking), "bytes": total, "fallback": not carried}
+
+
+def _items(source: Manifest, names: Sequence[str]) -> list[Item]:
+    return [Item(name, source.files[name].size, source.files[name].sha256) for name in names]
+
+
+def _description(name: str) -> bool:
+    """Whether it is the description of the model, which comes last: a folder that is only half there is not taken for
+    a model.
+    """
+    return os.path.basename(name) == "config.json"
+
+
+def arrive_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
+    """Take what this node lacks of ``path`` by the source's ``manifest`` from the rails, give each file its real name
+    when it is whole and verified, and judge the whole.
+    """
+    path, source = _destination(spec, job)
+    lock = peer.claim(peer.incoming_dir(path))
+    staging = -1
+    try:
+        staging = peer.open_incoming(peer.incoming_dir(path), [str(spec["models_dir"])])
+        shelf = _Shelf(path, source, spec, job)
+        lacking = _items(source, shelf.lacking)
+        _stop_if_fatal(copies.room_for(job, path, lacking, staging))
+
+        def arrived(item: Item, status: os.stat_result) -> None:
+            found = File(status.st_size, source.files[item.path].sha256, status.st_mtime_ns, status.st_ino)
+            shelf.put(item.path, found)
+
+        try:
+            received = copies.take(job, spec, lacking, staging, arrived)
+        finally:
+            shelf.settle()
+        if not received.complete:
+            # Whether something takes the streams' place is known to the sender only.
+            missing = sorted({item.path for item in lacking} - received.arrived)
+            return {"changed": bool(received.arrived), "complete": False, "missing": len(missing)}
+        return shelf.finish() | {"complete": True}
+    except peer.RefusedError as error:
+        raise JobFailedError(
+            finding(
+                "COPY_WRITE_FAILED",
+                node=job.node,
+                found=str(error),
+                expected="a folder of root's own for what arrives",
+                path=peer.incoming_dir(path),
+            )
+        ) from error
+    finally:
+        if staging >= 0:
+            os.close(staging)
+        os.close(lock)
+
+
 def _drop_cache(root: str, names: list[str]) -> None:
     """Give back the memory that reading took."""
     for name in names:
@@ -99,9 +183,26 @@ def _drop_cache(root: str, names: list[str]) -> None:
 
 
 def receive_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
-    """Check what has arrived for ``path`` against the source's ``manifest``, give it its real names, and judge the
-    whole.
+    """Check what rsync has brought for ``path`` against the source's ``manifest``, give it its real names, and judge
+    the whole.
     """
+    path, source = _destination(spec, job)
+    lock = peer.claim(peer.incoming_dir(path))
+    try:
+        shelf = _Shelf(path, source, spec, job)
+        lacking = shelf.lacking
+        if lacking:
+            total = sum(source.files[name].size for name in lacking)
+            job.stage(f"checks {len(lacking)} files that arrived for {path}", total)
+        for name in sorted(lacking, key=lambda item: (_description(item), item)):
+            if found := _checked(shelf.incoming, name, source.files[name], job):
+                shelf.put(name, found)
+        return shelf.finish()
+    finally:
+        os.close(lock)
+
+
+def _destination(spec: Mapping[str, Any], job: Reporter) -> tuple[str, Manifest]:
     path = str(spec["path"]).rstrip("/")
     source = weights.manifest_from(spec["manifest"])
     if source.digest() is None:
@@ -116,58 +217,102 @@ def receive_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
                 path=path,
             )
         )
-    lock = peer.claim(peer.incoming_dir(path))
-    try:
-        return _receive(path, source, spec, job)
-    finally:
-        os.close(lock)
+    return path, source
 
 
-def _receive(path: str, source: Manifest, spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
-    owner = weights.owner_for(str(spec["models_dir"]))
-    backup = f"{BACKUP}/{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    have = weights.recall(path, weights.scan(path, job.node)[0]) if os.path.isdir(path) else Manifest()
-    lacking = weights.needed(source, have)
-    incoming = peer.incoming_dir(path)
-    if lacking:
-        job.stage(
-            f"checks {len(lacking)} files that arrived for {path}", sum(source.files[name].size for name in lacking)
+class _Shelf:
+    """The real folder of a model on this node, to which verified files are moved one by one."""
+
+    def __init__(self, path: str, source: Manifest, spec: Mapping[str, Any], job: Reporter) -> None:
+        self.path, self.source, self.job = path, source, job
+        self.incoming = peer.incoming_dir(path)
+        self.source_node = str(spec["source_node"])
+        self.owner = weights.owner_for(str(spec["models_dir"]))
+        self.backup = f"{BACKUP}/{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        self.have = weights.recall(path, weights.scan(path, job.node)[0]) if os.path.isdir(path) else Manifest()
+        self.published = dict(self.have.files)
+        self.replaced: list[str] = []
+        self.lacking = weights.needed(source, self.have)
+        self.folders: dict[str, int] = {}
+        self.recorded = False
+
+    def put(self, name: str, found: File) -> None:
+        """Give the verified file ``name`` its real name. The journal knows of the copy before the first one."""
+        if not self.recorded:
+            self._record()
+        if name in self.have.files:
+            _keep(self.path, name, self.backup)
+            self.replaced.append(name)
+        inner, base = os.path.split(name)
+        if inner not in self.folders:
+            self.folders[inner] = _open_folder(self.path, inner, self.owner)
+        arrived = os.open(os.path.join(self.incoming, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(arrived, 0o644)
+            os.fchown(arrived, *self.owner)
+            os.posix_fadvise(arrived, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(arrived)
+        os.rename(os.path.join(self.incoming, name), base, dst_dir_fd=self.folders[inner])
+        self.published[name] = found
+
+    def _record(self) -> None:
+        new = not os.path.isdir(self.path)
+        undo.record(
+            {
+                "kind": "weights_copied",
+                "path": self.path,
+                "new": new,
+                "backup": self.backup,
+                "added": sorted(
+                    [name for name in self.lacking if name not in self.have.files]
+                    + [name for name in self.source.links if name not in self.have.links]
+                ),
+                "replaced": sorted(name for name in self.lacking if name in self.have.files),
+            }
         )
-    published = dict(have.files)
-    replaced: list[str] = []
-    if lacking:
-        undo.record({"kind": "weights_copied", "path": path, "new": not os.path.isdir(path), "backup": backup})
-    # The description of the model comes last: a folder that is only half there is not taken for a model.
-    for name in sorted(lacking, key=lambda item: (os.path.basename(item) == "config.json", item)):
-        item = _checked(incoming, name, source.files[name], job)
-        if item:
-            if name in have.files:
-                _keep(path, name, backup)
-                replaced.append(name)
-            _publish(incoming, path, name, owner)
-            published[name] = item
-    _links(path, source, owner)
-    with suppress(FileNotFoundError):
-        shutil.rmtree(incoming)
-    now = weights.scan(path, job.node)[0]
-    kept = {name: published[name] if _same(published.get(name), item) else item for name, item in now.files.items()}
-    whole = Manifest(kept, now.links)
-    weights.remember(path, whole)
-    for found in weights.compare(path, source, whole, job.node):
-        job.note(found)
-    if replaced:
-        job.note(
-            finding(
-                "WEIGHTS_REPLACED",
-                node=job.node,
-                found=f"{len(replaced)} files of {path} had other contents than at {spec['source_node']}",
-                expected="the files of the source",
-                evidence=replaced[:10],
-                source=str(spec["source_node"]),
-                backup=backup,
+        self.recorded = True
+
+    def settle(self) -> None:
+        """Make the names durable and remember the hashes, also of a copy that goes on another time."""
+        for descriptor in self.folders.values():
+            os.fsync(descriptor)
+            os.close(descriptor)
+        if self.folders:
+            undo.sync_directory(Path(os.path.dirname(self.path)))
+            weights.remember(self.path, self._now())
+        self.folders = {}
+
+    def _now(self) -> Manifest:
+        now = weights.scan(self.path, self.job.node)[0]
+        known = self.published
+        return Manifest(
+            {name: known[name] if _same(known.get(name), item) else item for name, item in now.files.items()}, now.links
+        )
+
+    def finish(self) -> dict[str, Any]:
+        source = self.source
+        self.settle()
+        _links(self.path, source, self.owner)
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self.incoming)
+        whole = self._now()
+        weights.remember(self.path, whole)
+        for found in weights.compare(self.path, source, whole, self.job.node):
+            self.job.note(found)
+        if self.replaced:
+            self.job.note(
+                finding(
+                    "WEIGHTS_REPLACED",
+                    node=self.job.node,
+                    found=f"{len(self.replaced)} files of {self.path} had other contents than at {self.source_node}",
+                    expected="the files of the source",
+                    evidence=self.replaced[:10],
+                    source=self.source_node,
+                    backup=self.backup,
+                )
             )
-        )
-    return {"changed": True, "digest": source.digest(), "files": len(lacking)}
+        return {"changed": True, "digest": source.digest(), "files": len(self.lacking)}
 
 
 def _keep(path: str, name: str, backup: str) -> None:
@@ -223,24 +368,6 @@ def _open_folder(path: str, inner: str, owner: tuple[int, int]) -> int:
         finally:
             os.close(above)
     return here
-
-
-def _publish(incoming: str, path: str, name: str, owner: tuple[int, int]) -> None:
-    inner, base = os.path.split(name)
-    folder = _open_folder(path, inner, owner)
-    try:
-        arrived = os.open(os.path.join(incoming, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.fchmod(arrived, 0o644)
-            os.fchown(arrived, *owner)
-            os.fsync(arrived)
-            os.posix_fadvise(arrived, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(arrived)
-        os.rename(os.path.join(incoming, name), base, dst_dir_fd=folder)
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _links(path: str, source: Manifest, owner: tuple[int, int]) -> None:

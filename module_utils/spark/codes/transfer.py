@@ -132,8 +132,67 @@ CODES: tuple[Code, ...] = (
         "COPY_RAIL_CHANGED",
         "warn",
         "A copy went on over another rail",
-        "The first rail could not carry the copy. The next one did.",
+        "A stream broke or stood still, was closed, and its file went on over another stream, on the other rail where "
+        "there is one. The evidence names the stream, its rail and where it stood.",
         "Run site.yml: it proves both rails and says which one is at fault.",
+    ),
+    Code(
+        "COPY_FALLBACK",
+        "warn",
+        "rsync over ssh carried the copy",
+        "No rail carried the copy's own streams: a firewall drops their ports, or the rails are at fault. rsync over "
+        "ssh, on one rail, does the same work several times slower.",
+        "Run site.yml: it proves both rails. If they are well, let the nodes' fabric addresses through the firewall "
+        "among themselves, for example on each node: sudo ufw allow from <address of the other node>",
+    ),
+    Code(
+        "COPY_REFUSED",
+        "fatal",
+        "The ends of a copy do not accept each other",
+        "Each end shows a certificate of one day, or a secret, that the controller made for this copy only. The other "
+        "end showed another one, or a clock is off by more than a day.",
+        "Compare date -u on all nodes and the controller, then repeat the command. If it stays, find out what else "
+        "holds the other node's fabric address.",
+    ),
+    Code(
+        "COPY_FOREIGN",
+        "warn",
+        "Somebody else connected to a copy",
+        "The receiver listens on its fabric addresses while a copy runs, and takes connections from the source only. "
+        "Others were closed before a byte was read.",
+        "Nothing has to be done for the copy. Find out who holds the address: nobody but the nodes belongs on the "
+        "fabric.",
+    ),
+    Code(
+        "COPY_REPEATED",
+        "warn",
+        "A file arrived damaged and was sent again",
+        "The hash of what arrived was not that of the file, and the file itself is well: memory, link or network "
+        "changed a bit on the way. The second try was right.",
+        "Run site.yml: it proves both rails and reads their error counters.",
+    ),
+    Code(
+        "COPY_DIFFERS",
+        "fatal",
+        "A file arrives damaged each time",
+        "The file is well at the source and was not at the target, twice: memory or link changes bits.",
+        "Run site.yml for the link. Then on {node}: sudo dmesg | grep -iE 'error|mce|ecc|nvme'",
+    ),
+    Code(
+        "COPY_SOURCE_DAMAGED",
+        "fatal",
+        "A file of the source is not what its hash says",
+        "Its size and time are those for which the hash is known, its contents are not: the disk changed, or it never "
+        "was what its publisher's metadata says.",
+        "On {node}: fetch {path} again; a read error of the disk is in sudo dmesg.",
+    ),
+    Code(
+        "COPY_WRITE_FAILED",
+        "fatal",
+        "The disk of the target does not take the copy",
+        "Writing failed for another reason than room.",
+        "On {node}: look at {path} (owner, mount options, sudo dmesg), then repeat the command: what was copied is "
+        "kept.",
     ),
     # Weights
     Code(
@@ -226,36 +285,5 @@ CODES: tuple[Code, ...] = (
         "edited, are kept; a shard that differs is a damaged or foreign copy and is not.",
         "If one of them was edited on purpose: edit it on {source}, from where all nodes get it. The former ones "
         "are in {backup} on {node}.",
-    ),
-    # Images
-    Code(
-        "IMAGE_VERIFIED",
-        "ok",
-        "The image is the same on this node",
-        "The same registry digest, or the same layers, configuration and architecture.",
-        "",
-    ),
-    Code(
-        "IMAGE_UNAVAILABLE",
-        "fatal",
-        "The image is on no node and could not be had",
-        "An image is pulled only by a pinned digest, and copied from a node that has it otherwise.",
-        "{get}",
-    ),
-    Code(
-        "IMAGE_DIFFERS",
-        "fatal",
-        "The image is not the same after the copy",
-        "Ranks of one model must run the same bytes. The image on this node has other layers, another "
-        "configuration or another architecture.",
-        "On {node}: docker image inspect {reference}, and compare with {source}; then remove the wrong one "
-        "(docker image rm {reference}) and repeat the command.",
-    ),
-    Code(
-        "DOCKER_SILENT",
-        "fatal",
-        "Docker does not answer",
-        "The daemon did not answer, or refused.",
-        "On {node}: sudo systemctl status docker --no-pager; sudo journalctl -u docker -n 30",
     ),
 )

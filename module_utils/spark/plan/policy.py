@@ -14,6 +14,8 @@ from dataclasses import Field, asdict, dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
 
+from ..link.legs import highest_port
+
 CLUSTER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 NETDEV_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 PROFILE_VALUE = re.compile(r"[A-Z][A-Z0-9_]{0,63}=[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
@@ -276,19 +278,29 @@ class Policy:
         "link_check_min_gbps: 170",
         "The sum of two overlapping streams. Healthy pairs reach about 185, degraded ones 8 to 25, one rail alone 93.",
     )
+    link_check_min_both_ways_gbps: float = _variable(
+        300.0,
+        _positive,
+        "a number greater than 0, in Gb/s",
+        "link_check_min_both_ways_gbps: 300",
+        "The sum over both rails and both directions at once. A healthy pair reached 369; pairs in a state that shows "
+        "nowhere else reached less than 240. Below it the play warns and goes on.",
+    )
     link_check_seconds: int = _variable(
         12,
         _whole(2, 120),
         "a whole number of seconds from 2 to 120",
         "link_check_seconds: 12",
-        "Long enough for the two streams to overlap nearly all of the time.",
+        "How long each of three runs lasts: there, back, and both ways at once. Long enough for the streams to overlap "
+        "nearly all of the time, and for two dozen samples of the counters.",
     )
     link_check_ports: tuple[int, ...] = _variable(
         (12000, 12001),
         _list_of(_whole(1024, 65535), low=1, high=4),
         "different ports from 1024 to 65535, one per subnet",
         "link_check_ports: [12000, 12001]",
-        "The ports of the vendor's procedure, one per rail.",
+        "The ports of the vendor's procedure, one per rail. The next ones up serve the other runs: 12002 to 12009 for "
+        "two nodes, and two more for each further node.",
     )
     takeover: bool = _variable(
         False,
@@ -383,6 +395,14 @@ class Policy:
         "weights_verify: full",
         "quick trusts a file whose size and time are those of its recorded hash; full reads every byte again.",
     )
+    weights_sync_encrypt: bool = _variable(
+        True,
+        _switch,
+        "true or false",
+        "weights_sync_encrypt: false",
+        "Whether copies between nodes go through TLS. false is faster, and for a cable that only the nodes share: the "
+        "ends prove themselves by a one-time secret, and whoever sits on the cable can read the weights.",
+    )
     engine_source: str = _variable(
         "registry",
         _one_of("registry", "wheels", "local"),
@@ -455,7 +475,7 @@ class Policy:
         return errors
 
     def room_for(self, width: int) -> list[VariableError]:
-        """Whether every subnet has addresses for ``width`` ranks."""
+        """Whether every subnet has addresses for ``width`` ranks, and the link check ports for their runs."""
         errors = []
         for subnet in self.fabric_subnets:
             usable = ipaddress.IPv4Network(subnet).num_addresses - 2
@@ -469,6 +489,16 @@ class Policy:
                         f"fabric_first_host: {max(1, usable - width + 1)}",
                     )
                 )
+        highest = highest_port(self.link_check_ports, width)
+        if highest > 65535:
+            errors.append(
+                VariableError(
+                    "link_check_ports",
+                    f"{list(self.link_check_ports)}, so that {width} nodes would need {highest}",
+                    "ports with room above them for the other runs, close to each other",
+                    _example("link_check_ports"),
+                )
+            )
         return errors
 
     def as_dict(self) -> dict[str, Any]:

@@ -14,8 +14,8 @@ One stream speaks in short JSON messages, each with its length in front, and raw
     the bytes of all of them                 {"op": "done", "bad": [P, ...]}
     {"op": "end", "complete": true}
 
-What may arrive, with sizes and hashes, the receiver knows from its own instructions, never from the wire. It may say
-{"op": "busy"} while it reads a partial file again or waits for its disk, and {"op": "error", ...} at any time.
+What may arrive, with sizes and hashes, the receiver knows from its own instructions, never from the wire. It says
+{"op": "busy"} every second while it works on a file, and {"op": "error", ...} when its disk does not take it.
 """
 
 from __future__ import annotations

@@ -337,6 +337,7 @@ class _Stand:
                 digest, done = self._resume(channel, descriptor, item)
                 say(channel, op="from", at=done)
                 dropper = Dropper(descriptor, done)
+                told_at = time.monotonic()
                 while done < item.size:
                     part = buffer[: min(len(buffer), item.size - done)]
                     channel.fill(part)
@@ -345,6 +346,10 @@ class _Stand:
                     done += len(part)
                     self.slots.add(self.slot, len(part))
                     dropper.at(done)
+                    # What the sender gave away may still be under way: only this end knows that it moves.
+                    if (now := time.monotonic()) - told_at > BUSY_EVERY_S:
+                        say(channel, op="busy")
+                        told_at = now
                 wanted = item.sha256 or _said_hash(channel)
                 with self._busy(channel):
                     os.fsync(descriptor)

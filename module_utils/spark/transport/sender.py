@@ -355,17 +355,18 @@ class _Hand:
                     return
 
     def _hear(self, channel: Channel, wanted: str) -> dict[str, Any]:
-        while True:
-            message = hear(channel)
-            match message.get("op"):
-                case "busy":
-                    self.ticks.add(self.slot, 1)
-                case "error":
-                    raise _SourceError(str(message.get("kind")), "", str(message.get("text")))
-                case op if op == wanted:
-                    return message
-                case op:
-                    raise BrokenError(f"a message {op!r} where {wanted!r} was due")
+        while (message := self._hear_one(channel)).get("op") != wanted:
+            if message.get("op") != "busy":
+                raise BrokenError(f"a message {message.get('op')!r} where {wanted!r} was due")
+        return message
+
+    def _hear_one(self, channel: Channel) -> dict[str, Any]:
+        message = hear(channel)
+        if message.get("op") == "busy":
+            self.ticks.add(self.slot, 1)
+        elif message.get("op") == "error":
+            raise _SourceError(str(message.get("kind")), "", str(message.get("text")))
+        return message
 
     @contextmanager
     def _opened(self, item: Item) -> Iterator[int]:
@@ -428,8 +429,9 @@ class _Hand:
             at += count
             self.slots.add(self.slot, count)
             dropper.at(at)
-            if at < item.size and channel.waiting():
-                self._hear(channel, "nothing while bytes are under way")
+            while at < item.size and channel.waiting():
+                if (word := self._hear_one(channel).get("op")) != "busy":
+                    raise BrokenError(f"a message {word!r} while bytes are under way")
         dropper.end()
 
     def _sendfile(self, channel: Plain, descriptor: int, at: int, left: int, item: Item) -> int:

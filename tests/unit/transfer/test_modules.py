@@ -268,7 +268,7 @@ class TestNodeJob:
 
     def test_a_poll_is_counted_as_one(self, call, monkeypatch):
         status = {"state": "running", "measurements": {}}
-        monkeypatch.setattr(jobs, "poll", lambda *_arguments: (status, []))
+        monkeypatch.setattr(jobs, "poll", lambda *_arguments, **_named: (status, []))
         result = call("node_job", name="push")
         assert (result["poll"], result["changed"], result["job"]) == (True, False, status)
 
