@@ -31,6 +31,9 @@ from .rank import HERE, Place
 # Docker, the interpreter and the imports of PyTorch, on a machine that reads them from a cold disk.
 START_S = 240
 LOG_BYTES = 4 * 2**20
+# SIGKILL and SIGTERM, of the program in its container and of Docker's client.
+KILLED = (137, 143, -9, -15)
+LOOK_AT_THE_OTHER = "See the finding for the other node first; if there is none, run ansible-playbook site.yml."
 TAIL_LINES = 400
 
 
@@ -247,12 +250,11 @@ def event(line: str) -> dict[str, Any] | None:
 
 
 def stalled(node: str, step: str, seconds: float, tail: Sequence[str]) -> Finding:
-    return finding(
-        "COLLECTIVE_STALLED",
-        node=node,
-        found=f"no sign for {seconds:.0f} s in: {step}",
-        expected="the next step within its limit",
-        evidence=engine_log.tail(tail),
+    """Silence is a consequence where the output names a cause: NCCL only logs that its peer is gone, and waits on."""
+    found = f"no sign for {seconds:.0f} s in: {step}"
+    expected = "the next step within its limit"
+    return _named(node, found, expected, tail) or finding(
+        "COLLECTIVE_STALLED", node=node, found=found, expected=expected, evidence=engine_log.tail(tail)
     )
 
 
@@ -261,15 +263,23 @@ def died(node: str, number: int, status: int, step: str, tail: Sequence[str]) ->
     found = f"rank {number} of the all-reduce ended with status {status} in: {step}"
     expected = "a result"
     evidence = engine_log.tail(tail) or ["it printed nothing"]
-    named = engine_log.cause(tail)
+    named = _named(node, found, expected, tail)
     if named is not None:
-        rest = [line for line in evidence if line != named.line]
-        return finding(named.code, node=node, found=found, expected=expected, evidence=[named.line, *rest])
-    if status in (137, 143):
+        return named
+    if status in KILLED:
         remedy = f"Look for who did it on {node}: sudo journalctl -n 100 --no-pager, sudo dmesg | tail; then try again."
         return finding("RANK_KILLED", node=node, found=found, expected=expected, evidence=evidence, remedy=remedy)
     attach = "the result file of this run"
     return finding("UNKNOWN_CAUSE", node=node, found=found, expected=expected, evidence=evidence, attach=attach)
+
+
+def _named(node: str, found: str, expected: str, tail: Sequence[str]) -> Finding | None:
+    cause = engine_log.cause(tail)
+    if cause is None:
+        return None
+    rest = [line for line in engine_log.tail(tail) if line != cause.line]
+    remedy = LOOK_AT_THE_OTHER if cause.code == "PEER_LOST" else None
+    return finding(cause.code, node=node, found=found, expected=expected, evidence=[cause.line, *rest], remedy=remedy)
 
 
 # --- after -----------------------------------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ _CAUSES: tuple[tuple[str, str], ...] = (
         r"|client socket has timed out after \d+ms while trying to connect to",
     ),
     ("SHM_BROADCAST_FATAL", r"RPC call to \w+ timed out"),
-    ("PEER_LOST", r"Connection reset by peer|Connection closed by peer"),
+    ("PEER_LOST", r"Connection reset by peer|Connection closed by (?:remote )?peer|NCCL error: remote process exited"),
 )
 _COMPILED = tuple((code, re.compile(pattern)) for code, pattern in _CAUSES)
 _TOLERATED = re.compile(r"No available shared memory broadcast block found in (\d+) seconds")

@@ -227,8 +227,15 @@ def test_what_a_start_would_meet_is_checked_before(node: Node, docker: Callable[
             "COLLECTIVE_STALLED",
             "no sign for 60 s in: all-reduce of 8192 bytes",
         ),
+        (
+            "print('async exception: NCCL error: remote process exited or there was a network error')\n"
+            'print(\'{"allreduce": "stalled", "step": "warming up", "seconds": 20.3}\')',
+            "PEER_LOST",
+            "no sign for 20 s in: warming up",
+        ),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "RANK_KILLED", "status -9"),
     ],
-    ids=["named", "killed", "without a result", "no torch", "stalled inside"],
+    ids=["named", "killed", "without a result", "no torch", "stalled inside", "peer gone", "client killed"],
 )
 def test_how_it_ended_is_named(node: Node, docker: Callable[[str], None], behaviour: str, code: str, said: str) -> None:
     docker(behaviour)
