@@ -100,12 +100,12 @@ def state_of_change(
     files: Sequence[Mapping[str, Any]],
     moved: Sequence[tuple[Path, Path]],
     devices: Sequence[Mapping[str, Any]],
-    settings: Iterable[str],
+    settings: Iterable[Path],
     follow: Sequence[Sequence[str]],
 ) -> dict[str, Any]:
     """Everything that taking back needs, with real paths: it runs alone."""
     by_device, ignored = connections(node.run)
-    values = {node.setting(key): _value(node.setting(key)) for key in settings}
+    values = {path: _value(path) for path in settings}
     return {
         "stamp": stamp,
         "armed_at": time.time(),

@@ -106,10 +106,14 @@ class Wanted:
 
     @property
     def renderer(self) -> str:
-        """Who carries the text out: what it says itself, since nodes of one cluster may differ."""
-        document = parse_netplan(self.text)
-        named = [claim.renderer for claim in document.claims if claim.renderer]
-        return named[0] if named else document.renderer or "networkd"
+        return renderer_of(self.text)
+
+
+def renderer_of(text: str) -> str:
+    """Who carries a netplan file out: what it says itself, since nodes of one cluster may differ."""
+    document = parse_netplan(text)
+    named = [claim.renderer for claim in document.claims if claim.renderer]
+    return named[0] if named else document.renderer or "networkd"
 
 
 @dataclass
@@ -629,7 +633,7 @@ def _pending_state(
         files=[{"path": str(file.path), "before": file.before} for file in files],
         moved=moved,
         devices=devices,
-        settings=decision.settings_set,
+        settings=[node.setting(key) for key in decision.settings_set],
         follow=follow_files(node, wanted.renderer) if decision.apply else [],
     )
 

@@ -148,8 +148,7 @@ def reapply(state: Mapping[str, Any]) -> list[dict[str, Any]]:
             done.append(call(["nmcli", "device", "set", name, "managed", "no"]))
         if device.get("mtu_before"):
             done.append(call(["ip", "link", "set", "dev", name, "mtu", str(device["mtu_before"])]))
-        if not device["up_before"]:
-            done.append(call(["ip", "link", "set", "dev", name, "down"]))
+        done.append(call(["ip", "link", "set", "dev", name, "up" if device["up_before"] else "down"]))
     return done
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from . import undo
 from .findings import Finding, finding
@@ -47,7 +49,21 @@ def read(run: Run, names: Sequence[str]) -> list[Unit]:
     return found
 
 
-def disable(run: Run, units: Sequence[Unit], *, dry: bool = False, journal: Path = undo.ROOT) -> list[Unit]:
+def links_of(name: str, root: Path = Path("/")) -> list[dict[str, Any]]:
+    """The links by which a unit is enabled, each so that it can be made again exactly as it is."""
+    folder = root / "etc/systemd/system"
+    found = []
+    for path in sorted([*folder.glob("*"), *folder.glob("*.wants/*"), *folder.glob("*.requires/*")]):
+        if path.is_symlink() and name in (path.name, Path(os.readlink(path)).name):
+            status = path.lstat()
+            link = {"path": "/" + str(path.relative_to(root)), "target": os.readlink(path)}
+            found.append({**link, "mtime_ns": status.st_mtime_ns})
+    return found
+
+
+def disable(
+    run: Run, units: Sequence[Unit], *, dry: bool = False, journal: Path = undo.ROOT, root: Path = Path("/")
+) -> list[Unit]:
     """Disable and stop those that conflict, each recorded first, and return what they are then."""
     conflicting = [unit for unit in units if unit.conflicts]
     if dry:
@@ -59,6 +75,7 @@ def disable(run: Run, units: Sequence[Unit], *, dry: bool = False, journal: Path
                 "unit": unit.name,
                 "was_enabled": unit.enabled in _STARTS,
                 "was_active": unit.active in _RUNS,
+                "links": links_of(unit.name, root),
             },
             root=journal,
         )

@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from . import peer, undo
+from . import guard, peer, undo
 from .findings import Finding, finding
 from .runner import Run, run
 
@@ -344,11 +344,16 @@ def _root_matches(pattern: str) -> bool:
 
 def key_entries(change: Change) -> list[dict[str, Any]]:
     """What the journal has to know of a change of authorized_keys: our lines, so that an undo takes out these and
-    nothing else.
+    nothing else, and what the file and its folder were.
     """
     known = set((change.before or b"").splitlines())
+    path = Path(os.path.realpath(change.path))
+    was = {
+        "before": None if change.before is None else guard.snapshot(path),
+        "folder": None if path.parent.is_dir() else str(path.parent),
+    }
     return [
-        {"kind": "authorized_key_added", "path": os.path.realpath(change.path), "line": _shown(line)}
+        {"kind": "authorized_key_added", "path": str(path), "line": _shown(line), **was}
         for line in change.after.splitlines()
         if _ours(line) and line not in known
     ]

@@ -22,9 +22,13 @@ JOURNAL = "journal.jsonl"
 REQUIRED: dict[str, frozenset[str]] = {
     "file_moved": frozenset({"path", "to", "before"}),
     "file_written": frozenset({"path", "sha256", "before", "backup"}),
+    "network_changed": frozenset({"devices", "settings"}),
     "unit_disabled": frozenset({"unit", "was_enabled", "was_active"}),
+    "unit_enabled": frozenset({"unit"}),
     "authorized_key_added": frozenset({"path", "line"}),
     "rolled_back": frozenset({"reason"}),
+    "weights_copied": frozenset({"path", "new"}),
+    "image_loaded": frozenset({"reference"}),
 }
 
 

@@ -22,4 +22,48 @@ CODES: tuple[Code, ...] = (
         "route. What was changed goes back by itself.",
         "On {node}: find what else manages that interface (`nmcli device`, `networkctl`), then run the play again.",
     ),
+    Code(
+        "RESET_DONE",
+        "ok",
+        "What this project changed on the node is back as it was",
+        "The undo journal was replayed backwards, and what the node has now was compared with what was recorded before "
+        "each change.",
+        "None needed.",
+    ),
+    Code(
+        "RESET_SERVING",
+        "fatal",
+        "A rank serves, and the reset would take it away",
+        "Nothing was changed.",
+        "Stop the model first: ansible-playbook cluster-down.yml. To have the reset do it: "
+        "ansible-playbook reset.yml -e reset_stop=true",
+    ),
+    Code(
+        "RESET_EDITED",
+        "warn",
+        "A file was changed by somebody else after this project wrote it",
+        "It is left as it is, and so is the record of what was there before, so that a later reset can go on.",
+        "On {node}: keep what you need of {path}, then {cure} and run reset.yml again.",
+    ),
+    Code(
+        "RESET_BACKUP_LOST",
+        "warn",
+        "The copy of what was there before is gone or damaged",
+        "What cannot be put back exactly is not put back at all.",
+        "On {node}: restore {path} from your own backup; this project's copy was {backup}.",
+    ),
+    Code(
+        "RESET_FOREIGN",
+        "warn",
+        "A file that this project did not put there lies in one of its folders",
+        "It is left where it is, and the folder with it.",
+        "On {node}: move {path} to where you want it, then run reset.yml again.",
+    ),
+    Code(
+        "RESET_KEPT",
+        "note",
+        "What was copied stays on the node",
+        "Weights and images are large and harm nothing. The record of them goes with everything else.",
+        "None needed. On {node}: {command} takes it away; -e {variable}=true would have done so in the reset.",
+    ),
 )

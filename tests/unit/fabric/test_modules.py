@@ -209,3 +209,65 @@ def test_a_right_network_under_a_serving_rank_is_nothing_to_do(call: Call, machi
     (machine.root / "etc/netplan/40-spark-fabric.yaml").chmod(0o600)
     machine.answer("systemctl", "is-active", "spark-rank.service", stdout="active\n")
     assert configure(call)["findings"] == []
+
+
+# --- reset -----------------------------------------------------------------------------------------------------------
+
+
+def test_reset_is_refused_under_a_serving_rank(call: Call, machine: Machine) -> None:
+    configure(call)
+    machine.answer("systemctl", "is-active", "spark-rank.service", stdout="active\n")
+    refused = call("node_reset", phase="network")
+    assert (refused["failed"], codes(refused)) == (True, ["RESET_SERVING"])
+    assert guard.pending(guard.Node(machine)), "nothing was changed, the waiting change neither"
+    assert "reset_stop=true" in refused["findings"][0]["remedy"]
+    predicted = call("node_reset", phase="network", stop=True, _ansible_check_mode=True)
+    assert predicted["changed"]
+
+
+def test_reset_predicts_in_check_mode(call: Call, machine: Machine) -> None:
+    configure(call)
+    guard.confirm(guard.Node(machine))
+    for rail in RAILS:
+        machine.link(rail["netdev"], f"{rail['address']}/24")
+    network = call("node_reset", phase="network", _ansible_check_mode=True)
+    assert (network["changed"], network["armed"]) == (True, False)
+    assert network["diff"][0]["before"] == TEXT
+    rest = call("node_reset", phase="rest", _ansible_check_mode=True)
+    assert (rest["changed"], codes(rest)) == (True, ["NOT_PROVEN_IN_CHECK_MODE"])
+    assert (machine.root / "etc/netplan/40-spark-fabric.yaml").exists()
+
+
+def test_reset_in_two_phases_and_a_second_time(call: Call, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "SETTLE_S", 0)
+    monkeypatch.setattr(reach, "GOOD_IN_A_ROW", 1)
+    configure(call)
+    guard.confirm(guard.Node(machine))
+    for rail in RAILS:
+        machine.link(rail["netdev"], f"{rail['address']}/24")
+    network = call("node_reset", phase="network")
+    assert (network["changed"], network["armed"]) == (True, True)
+    for rail in RAILS:
+        machine.link(rail["netdev"], up=False)
+    rest = call("node_reset", phase="rest", armed=True)
+    assert (rest["changed"], codes(rest)) == (True, ["RESET_DONE"])
+    assert list((machine.root / "etc/netplan").iterdir()) == []
+    assert not (machine.root / "var/lib/spark-cluster").exists()
+    for phase in ("network", "rest"):
+        again = call("node_reset", phase=phase)
+        assert (again["changed"], again["armed"]) == (False, False)
+    assert not (machine.root / "var/lib/spark-cluster").exists()
+
+
+def test_a_reset_that_came_too_late_says_that_the_fabric_is_back(
+    call: Call, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reach, "SETTLE_S", 0)
+    monkeypatch.setattr(reach, "GOOD_IN_A_ROW", 1)
+    configure(call)
+    guard.confirm(guard.Node(machine))
+    call("node_reset", phase="network")
+    rollback.roll_back(machine.root / "var/lib/spark-cluster/rollback")
+    late = call("node_reset", phase="rest", armed=True)
+    assert (late["failed"], codes(late)) == (True, ["FABRIC_ROLLED_BACK"])
+    assert (machine.root / "etc/netplan/40-spark-fabric.yaml").read_text() == TEXT
