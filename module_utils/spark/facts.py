@@ -85,7 +85,7 @@ class RdmaDeviceFacts(TypedDict):
 
 
 class RouteFacts(TypedDict):
-    """An IPv4 route of the main table; ``gateway`` is None for connected networks."""
+    """An IPv4 route of any table but the kernel's own; ``gateway`` is None for connected networks."""
 
     dst: str
     dev: str

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         ProfileFacts,
         RankFacts,
         RdmaDeviceFacts,
+        RouteFacts,
         UnitFacts,
         WeightsFacts,
     )
@@ -129,7 +130,7 @@ def gather(node: Node, request: Request) -> NodeFacts:
     devices = rdma.read_devices(node.root)
     netdevs = _netdevs(node, links, devices)
     manager = _networkmanager(node, netdevs)
-    routes = ip.parse_proc_route(node.text("/proc/net/route"))
+    main = ip.parse_proc_route(node.text("/proc/net/route"))
     daemon = _docker(node, shown)
     get = _docker_get(node) if daemon["version"] else None
     return {
@@ -147,8 +148,8 @@ def gather(node: Node, request: Request) -> NodeFacts:
         "docker": daemon,
         "netdevs": netdevs,
         "rdma_devices": devices,
-        "routes": routes,
-        "default_routes": [route for route in routes if route["dst"] == "default"],
+        "routes": [*main, *_other_tables(node, main)],
+        "default_routes": [route for route in main if route["dst"] == "default"],
         "firewall": _firewall(node, shown),
         "netplan": _netplan(node, manager, netdevs),
         "networkmanager": manager,
@@ -300,6 +301,18 @@ def _links(node: Node) -> list[ip.Link]:
     except (ValueError, KeyError) as wrong:
         node.errors["ip"] = f"unreadable output: {wrong}"
         return []
+
+
+def _other_tables(node: Node, main: list[RouteFacts]) -> list[RouteFacts]:
+    """Routes beside the main table: a VPN's are asked first, and /proc does not show them."""
+    done = node.ask("ip", "-j", "-4", "route", "show", "table", "all")
+    try:
+        every = ip.parse_routes(done.stdout) if done.ok else []
+    except (ValueError, KeyError) as wrong:
+        node.errors["ip"] = f"unreadable output: {wrong}"
+        return []
+    known = {(route["dst"], route["dev"]) for route in main}
+    return [route for route in every if route["dev"] and (route["dst"], route["dev"]) not in known]
 
 
 def _netdevs(node: Node, links: Iterable[ip.Link], devices: Iterable[RdmaDeviceFacts]) -> list[NetdevFacts]:

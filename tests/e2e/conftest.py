@@ -1,4 +1,8 @@
-"""Pairs for the end-to-end tests: each is brought to factory state once per module and removed at its end."""
+"""Pairs for the end-to-end tests: each is brought to factory state once per module.
+
+A pair that the session booted stays up for its next module, and goes when another pair is wanted or at the end: the
+machine has two cores, and a boot costs more than most tests.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,31 @@ import pytest
 from .virtual_pair import VirtualPair
 
 
-def _pair(name: str) -> Iterator[VirtualPair]:
-    pair = VirtualPair(name)
-    was_up = pair.is_up()
-    pair.factory()
-    yield pair
-    if not was_up:
+@pytest.fixture(scope="session")
+def booted() -> Iterator[list[VirtualPair]]:
+    """The pairs that were down before and are up now."""
+    pairs: list[VirtualPair] = []
+    yield pairs
+    for pair in pairs:
         pair.lab("down")
 
 
-@pytest.fixture(scope="module")
-def container_pair() -> Iterator[VirtualPair]:
-    yield from _pair("lab")
+def _pair(name: str, booted: list[VirtualPair]) -> VirtualPair:
+    pair = VirtualPair(name)
+    for other in [one for one in booted if one.name != name]:
+        other.lab("down")
+        booted.remove(other)
+    if not pair.is_up():
+        booted.append(pair)
+    pair.factory()
+    return pair
 
 
 @pytest.fixture(scope="module")
-def vm_pair() -> Iterator[VirtualPair]:
-    yield from _pair("lab-fabric")
+def container_pair(booted: list[VirtualPair]) -> VirtualPair:
+    return _pair("lab", booted)
+
+
+@pytest.fixture(scope="module")
+def vm_pair(booted: list[VirtualPair]) -> VirtualPair:
+    return _pair("lab-fabric", booted)

@@ -49,7 +49,7 @@ def parse_addr(text: str) -> list[Link]:
 
 
 def parse_routes(text: str) -> list[RouteFacts]:
-    """``ip -j route``. Raises ValueError for anything else."""
+    """``ip -j route``, without the local table and what leads nowhere. Raises ValueError for anything else."""
     return [
         {
             "dst": str(route["dst"]),
@@ -58,7 +58,7 @@ def parse_routes(text: str) -> list[RouteFacts]:
             "metric": int(route.get("metric", 0)),
         }
         for route in _records(text)
-        if "dst" in route
+        if "dst" in route and route.get("table") != "local" and route.get("type", "unicast") == "unicast"
     ]
 
 
