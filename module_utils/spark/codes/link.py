@@ -47,7 +47,7 @@ CODES: tuple[Code, ...] = (
         "LINK_OK",
         "ok",
         "The link carries what it should",
-        "Streams on all rails overlapped, and their sum passed the threshold.",
+        "Streams on all rails ran together, by their stamps and by the counters, and their sum passed the threshold.",
         "None needed.",
     ),
     Code(
@@ -82,8 +82,85 @@ CODES: tuple[Code, ...] = (
         "fatal",
         "The streams did not run at the same time",
         "One after the other each stream gets a function's own limit, and the sum of two such runs passes on a pair "
-        "that cannot do it. Without overlap the numbers prove nothing.",
+        "that cannot do it. Without overlap the numbers prove nothing. The clients' stamps and the counters of all "
+        "functions have to agree, because a client can run and wait.",
         "Run the play again; if it stays, look for what holds back the client of rail {rail} on {node}.",
+    ),
+    Code(
+        "LINK_NOT_SENDING",
+        "fatal",
+        "The host sends less than the link would take",
+        "The sender's byte counters of the wire agree with the rate, and neither end discarded anything: what is "
+        "missing was never sent. That leaves the host, not the cable: another load, its PCIe link, or a state that a "
+        "reboot cures.",
+        "Check on both nodes that nothing else loads the link or the CPU, then reboot both and run the play again. If "
+        "this is what the machines can do, set link_check_min_gbps below {sum}.",
+        _TRIED_IN_VAIN,
+    ),
+    Code(
+        "LINK_DROPPING",
+        "fatal",
+        "Bytes are sent and dropped on the way",
+        "Discards at the sending end mean that what the host handed over did not reach the wire; at the receiving end, "
+        "that it arrived and found no room. It is a warning only where the link carries enough all the same.",
+        "On {node}: compare `ethtool -a {netdev}` with its peer's (pause must be equal) and stop what else loads "
+        "{netdev}, then run the play again.",
+    ),
+    Code(
+        "LINK_CABLE_ERRORS",
+        "fatal",
+        "The cable makes errors that are not corrected",
+        "Forward error correction repairs bits on every healthy cable, and those never count. Symbol and checksum "
+        "errors are what it could not repair: packets are lost. It is a warning only where the link carries enough all "
+        "the same.",
+        "Reseat the QSFP cable of {netdev} at both ends and run the play again. If the counter still moves, replace "
+        "the cable.",
+    ),
+    Code(
+        "LINK_BOTH_WAYS_SLOW",
+        "warn",
+        "Half the rate when both directions are loaded",
+        "Each direction passes alone, and both at once reach about half of what a healthy pair does. Collectives load "
+        "both directions. It has been seen on single machines only, so it does not stop the play.",
+        "Reboot both Sparks and run the play again. If it stays: shut both down, pull their power for 30 seconds, and "
+        "start them again.",
+    ),
+    Code(
+        "LINK_PCIE_SLOW",
+        "fatal",
+        "A function's PCIe link is narrow or slow",
+        "A rail needs four lanes of PCIe 5. Width x2 was seen with old firmware, 2.5 GT/s after a link that did not "
+        "train.",
+        "On {node}: shut down, pull the power for 30 seconds, start again, and check `sudo lspci -s {address} -vv`. If "
+        "LnkSta is still low, update the firmware: sudo fwupdmgr update",
+    ),
+    Code(
+        "LINK_SPEED_LOW",
+        "warn",
+        "The link negotiated less than 200 Gb/s",
+        "A cable or a switch port for less. What the link really carries decides.",
+        "On {node}: check `sudo ethtool {netdev}`, and use a cable and port for 200 Gb/s.",
+    ),
+    Code(
+        "LINK_CABLE_UNKNOWN",
+        "note",
+        "A cable that is not on the vendor's list",
+        "Cables of other makers reach the full rate too; what the link carries decides.",
+        "None needed.",
+    ),
+    Code(
+        "LINK_REPLUGGED",
+        "note",
+        "A cable was moved since boot",
+        "Plugging a cable in or reseating it is the known beginning of the degraded state, which a reboot cures.",
+        "None needed while the link carries its rate.",
+    ),
+    Code(
+        "LINK_LATENCY_UNKNOWN",
+        "note",
+        "The round trip could not be measured",
+        "It is recorded and decides nothing: a normal one says nothing about what a link carries.",
+        "None needed.",
     ),
     Code(
         "LINK_HALF",
@@ -191,7 +268,8 @@ CODES: tuple[Code, ...] = (
         "fatal",
         "The other end went away during the run",
         "The peer's program or its network ended before the run did.",
-        "Look on {peer} whether its listener was killed or its link fell: sudo journalctl -u 'spark-link-*' -n 20",
+        "Look on {peer} whether its listener was killed or its link fell: sudo journalctl -u spark-link -n 20; ip -br "
+        "link show {netdev}",
     ),
     Code(
         "LINK_MEMLOCK",

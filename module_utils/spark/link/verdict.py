@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..findings import Finding, finding
+from ..findings import Finding, fatal, finding
+from .path import Path
+from .samples import Together
 
 FULL_SPEED_MBPS = 200_000
-# Below this share of common time two streams have not shared the port for long enough to be summed.
+# Below this share of common time streams have not shared the port for long enough to be summed.
 MIN_OVERLAP = 0.9
 # Sums of the known degraded state, which shows at full negotiated speed only: 8 to 25 Gb/s are reported, with some
 # room.
@@ -18,7 +20,6 @@ DEGRADED_GBPS = (4.0, 32.0)
 UNEQUAL = 0.5
 # What each rail has to carry of the threshold, so that one that idles is seen also where the other alone passes it.
 LEAST_SHARE = 0.25
-POWER_LINE = "Detected insufficient power on the PCIe slot"
 
 
 @dataclass(frozen=True)
@@ -79,58 +80,155 @@ def judge(
     *,
     min_gbps: float,
     transport: str = "rdma",
-    kernel_lines: Iterable[str] = (),
+    flow: Together | None = None,
+    path: Path | None = None,
+    both: bool = False,
+    seen: Iterable[str] = (),
 ) -> list[Finding]:
-    """The verdict about one pair of nodes, from streams that were meant to run at the same time."""
-    found = _remarks(node, streams, kernel_lines)
+    """The verdict about one leg, from streams that were meant to run at the same time.
+
+    ``flow`` is what the counters say about that, ``path`` where bytes were lost, ``both`` whether the streams ran both
+    ways, and ``seen`` what else was noticed about the machines, as evidence for a slow link.
+    """
     failures = [failed(node, stream) for stream in streams if stream.failure is not None]
     if failures:
-        return found + failures
-    common, needed, reached = overlap(streams), threshold(min_gbps, len(streams)), total(streams)
-    numbers = tuple(f"rail {s.rail} ({s.netdev}): {_gbps(s.gbps)} over {s.seconds:.1f} s" for s in streams)
-    together = f"streams overlapped for {common.seconds:.1f} s, {common.share:.0%} of the shorter one"
-    speeds = tuple(f"{s.netdev} negotiated {s.speed_mbps} Mb/s" for s in streams if s.speed_mbps)
-    evidence = (*numbers, together, *speeds)
-    if len(streams) > 1 and common.share < MIN_OVERLAP:
-        late = max(streams, key=lambda stream: stream.began)
-        found.append(
-            finding(
-                "LINK_NO_OVERLAP",
-                node=node,
-                found=f"{common.share:.0%} of common time; the {_gbps(reached)} that they add up to is no proof",
-                expected=f"streams that run together for at least {MIN_OVERLAP:.0%} of the shorter one",
-                evidence=evidence,
-                rail=late.rail,
-            )
-        )
-        return found
+        return failures
+    needed, reached = threshold(min_gbps, len(streams)), total(streams)
+    evidence = _evidence(streams, flow, path)
+    unproven = _not_together(node, streams, flow, evidence)
+    if unproven:
+        return [unproven]
     sums = " + ".join(_number(stream.gbps) for stream in streams)
-    told = f"{sums} = {_gbps(reached)}" if len(streams) > 1 else _gbps(reached)
-    wanted = f"at least {_gbps(needed)}"
+    ways = " both ways" if both else ""
+    told = (f"{sums} = {_gbps(reached)}" if len(streams) > 1 else _gbps(reached)) + ways
+    told += f" to {streams[0].peer}"
+    wanted = f"at least {_gbps(needed)}{ways}"
     slowest = min(streams, key=lambda stream: stream.gbps or 0.0)
-    fastest = max(stream.gbps or 0.0 for stream in streams)
     least = slowest.gbps or 0.0
-    if reached >= needed and (len(streams) == 1 or least >= LEAST_SHARE * needed):
-        found.append(finding("LINK_OK", node=node, found=told, expected=wanted, evidence=evidence))
+    passed = reached >= needed and (len(streams) == 1 or least >= LEAST_SHARE * needed)
+    found = _lost(node, path, slow=not passed, told=told, wanted=wanted, evidence=evidence)
+    if passed:
+        return [*found, finding("LINK_OK", node=node, found=told, expected=wanted, evidence=evidence)]
+    if fatal(found):
         return found
-    if len(streams) > 1 and (least < UNEQUAL * fastest or reached >= needed):
+    if both:
+        return [*found, finding("LINK_BOTH_WAYS_SLOW", node=node, found=told, expected=wanted, evidence=evidence)]
+    return [*found, _slow(node, streams, slowest, told, wanted, (*evidence, *seen), needed, transport, path)]
+
+
+def _evidence(streams: Sequence[Stream], flow: Together | None, path: Path | None) -> tuple[str, ...]:
+    common = overlap(streams)
+    lines = [f"rail {s.rail} ({s.netdev}): {_gbps(s.gbps)} over {s.seconds:.1f} s" for s in streams]
+    if len(streams) > 1:
+        lines.append(f"streams overlapped for {common.seconds:.1f} s, {common.share:.0%} of the shorter one")
+        if flow is not None:
+            lines.append(f"counters of all rails rose together for {flow.seconds:.1f} s of {flow.longest_s:.1f} s")
+    lines += [f"{s.netdev} negotiated {s.speed_mbps} Mb/s" for s in streams if s.speed_mbps]
+    if path is not None:
+        for item in path.sent:
+            seconds = next((s.seconds for s in streams if s.netdev == item.netdev), 0.0)
+            rate = f", {_gbps(item.count * 8 / seconds / 1e9)}" if seconds else ""
+            lines.append(f"{item}{rate}")
+        lines += [str(item) for item in (*path.drops, *path.uncorrected, *path.told)]
+        if path.known and not path.drops:
+            lines.append("neither end discarded anything")
+    return tuple(lines)
+
+
+def _not_together(
+    node: str, streams: Sequence[Stream], flow: Together | None, evidence: Sequence[str]
+) -> Finding | None:
+    """Streams that did not share the wire prove nothing, however well their rates add up."""
+    if len(streams) < 2:
+        return None
+    by_stamp = overlap(streams).share
+    by_counter = flow.share if flow is not None else 1.0
+    if min(by_stamp, by_counter) >= MIN_OVERLAP:
+        return None
+    late = max(streams, key=lambda stream: stream.began)
+    by = "by their stamps" if by_stamp < MIN_OVERLAP else "by their counters"
+    return finding(
+        "LINK_NO_OVERLAP",
+        node=node,
+        found=f"{min(by_stamp, by_counter):.0%} of common time {by}; the {_gbps(total(streams))} that they add up to "
+        "is no proof",
+        expected=f"streams that run together for at least {MIN_OVERLAP:.0%} of the time",
+        evidence=evidence,
+        rail=late.rail,
+    )
+
+
+def _lost(
+    node: str, path: Path | None, *, slow: bool, told: str, wanted: str, evidence: Sequence[str]
+) -> list[Finding]:
+    """Errors and drops: the cause where the link is slow, a warning where it carries enough all the same."""
+    if path is None:
+        return []
+    found = []
+    severity = "fatal" if slow else "warn"
+    if path.uncorrected:
+        first = path.uncorrected[0]
         found.append(
             finding(
-                "LINK_RAIL_SLOW",
-                node=node,
-                found=f"{told}; rail {slowest.rail} is the slow one",
-                expected=f"{wanted}, about equal on both rails",
+                "LINK_CABLE_ERRORS",
+                node=first.node,
+                found=f"{', '.join(str(item) for item in path.uncorrected)}; {told}",
+                expected="no error that forward error correction leaves",
                 evidence=evidence,
-                netdev=slowest.netdev,
+                severity=severity,
+                netdev=first.netdev,
             )
         )
-    elif transport == "rdma" and _degraded(streams, reached):
-        found.append(finding("LINK_DEGRADED", node=node, found=told, expected=wanted, evidence=evidence))
-    else:
-        found.append(
-            finding("LINK_SLOW", node=node, found=told, expected=wanted, evidence=evidence, sum=_number(reached))
-        )
+    for side, drops in (("sending", path.sender_drops), ("receiving", path.receiver_drops)):
+        if drops:
+            found.append(
+                finding(
+                    "LINK_DROPPING",
+                    node=drops[0].node,
+                    found=f"the {side} side drops: {', '.join(str(item) for item in drops)}; {told}",
+                    expected=f"no drops, {wanted}",
+                    evidence=evidence,
+                    severity=severity,
+                    netdev=drops[0].netdev,
+                )
+            )
     return found
+
+
+def _slow(
+    node: str,
+    streams: Sequence[Stream],
+    slowest: Stream,
+    told: str,
+    wanted: str,
+    evidence: Sequence[str],
+    needed: float,
+    transport: str,
+    path: Path | None,
+) -> Finding:
+    reached = total(streams)
+    fastest = max(stream.gbps or 0.0 for stream in streams)
+    if len(streams) > 1 and ((slowest.gbps or 0.0) < UNEQUAL * fastest or reached >= needed):
+        return finding(
+            "LINK_RAIL_SLOW",
+            node=node,
+            found=f"{told}; rail {slowest.rail} is the slow one",
+            expected=f"{wanted}, about equal on both rails",
+            evidence=evidence,
+            netdev=slowest.netdev,
+        )
+    if transport == "rdma" and _degraded(streams, reached):
+        return finding("LINK_DEGRADED", node=node, found=told, expected=wanted, evidence=evidence)
+    if path is not None and path.known:
+        return finding(
+            "LINK_NOT_SENDING",
+            node=node,
+            found=f"{told}; nothing was dropped, {node} sent no more than that",
+            expected=wanted,
+            evidence=evidence,
+            sum=_number(reached),
+        )
+    return finding("LINK_SLOW", node=node, found=told, expected=wanted, evidence=evidence, sum=_number(reached))
 
 
 def _degraded(streams: Sequence[Stream], reached: float) -> bool:
@@ -139,25 +237,11 @@ def _degraded(streams: Sequence[Stream], reached: float) -> bool:
     return full_speed and low <= reached <= high
 
 
-def _remarks(node: str, streams: Sequence[Stream], kernel_lines: Iterable[str]) -> list[Finding]:
-    """What is worth saying and decides nothing."""
-    found = []
-    if len(streams) == 1:
-        found.append(
-            finding("LINK_HALF", node=node, found=f"one rail, {streams[0].netdev}", expected="both functions of a port")
-        )
-    lines = [line.strip() for line in kernel_lines if POWER_LINE in line]
-    if lines:
-        found.append(
-            finding(
-                "LINK_POWER_LINE",
-                node=node,
-                found=f"{len(lines)} line{'s' if len(lines) > 1 else ''} in the kernel log",
-                expected="nothing that decides anything",
-                evidence=lines[:2],
-            )
-        )
-    return found
+def one_rail(node: str, netdevs: Sequence[str]) -> list[Finding]:
+    """What half a fabric can prove."""
+    if len(netdevs) != 1:
+        return []
+    return [finding("LINK_HALF", node=node, found=f"one rail, {netdevs[0]}", expected="both functions of a port")]
 
 
 # Each way in which a stream fails, as a finding.
@@ -180,8 +264,11 @@ CODE_OF_FAILURE = {
 }
 
 
-def failed(node: str, stream: Stream) -> Finding:
-    """The finding for a stream that gave no number; an unknown failure stays unknown."""
+def failed(node: str, stream: Stream, told: Sequence[str] = ()) -> Finding:
+    """The finding for a stream that gave no number; an unknown failure stays unknown.
+
+    ``told`` is what the other end printed about it.
+    """
     failure = stream.failure
     if failure is None:
         raise ValueError("the stream did not fail")
@@ -197,7 +284,7 @@ def failed(node: str, stream: Stream) -> Finding:
         node=node,
         found=f"rail {stream.rail} ({stream.netdev}) to {stream.peer}, port {stream.port}: {failure.meaning}",
         expected="a stream that runs to its end",
-        evidence=failure.evidence or ("it printed nothing",),
+        evidence=(*(failure.evidence or ("it printed nothing",)), *told),
         **fields,
     )
 

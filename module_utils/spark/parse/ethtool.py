@@ -1,4 +1,4 @@
-"""``ethtool DEV``, ``ethtool -i`` and ``ethtool -S``."""
+"""``ethtool DEV``, ``-i``, ``-S`` and ``-m``."""
 
 from __future__ import annotations
 
@@ -43,6 +43,21 @@ def parse_driver(text: str) -> EthtoolDriver:
 def parse_counters(text: str) -> dict[str, int]:
     """Counters by name, as integers: they pass 2**53, where a float loses the low bits, within days at this rate."""
     return {name: int(value) for name, value in _fields(text).items() if value.isdigit()}
+
+
+def parse_module(text: str) -> dict[str, str]:
+    """What a cable or transceiver says about itself, as far as it does: ``vendor``, ``part``, ``serial`` and so on."""
+    names = {
+        "Identifier": "identifier",
+        "Connector": "connector",
+        "Transceiver type": "type",
+        "Vendor name": "vendor",
+        "Vendor PN": "part",
+        "Vendor rev": "revision",
+        "Vendor SN": "serial",
+    }
+    fields = _fields(text)
+    return {ours: fields[theirs] for theirs, ours in names.items() if fields.get(theirs)}
 
 
 def _fields(text: str) -> dict[str, str]:

@@ -102,16 +102,22 @@ _SAID: tuple[tuple[str, str], ...] = (
     ("bad_option", r"(?i)unrecognized option|invalid option|Invalid Command line"),
     ("port_in_use", r"Couldn't listen to port"),
     ("no_server", r"Couldn't connect to "),
-    ("wrong_peer", r"not compatible with versions older than"),
+    ("wrong_peer", r"not compatible with versions older than|Couldn't parse line <"),
     ("gid_family_mismatch", r"Incompatibility issue with GID types"),
     ("gid_unusable", r"Failed to modify QP \w+ to RTR"),
     ("port_down", r"Port number \d+ state is (?!Active)"),
-    ("memory_lock", r"Couldn't allocate MR|Failed to create MR|ibv_reg_mr\S* .*Cannot allocate memory"),
-    ("completion_error", r"Completion with error|Failed status \d+"),
+    ("memory_lock", r"(?i)Couldn't allocate MR|Failed to create MR|ibv_reg_mr\S* .*Cannot allocate memory"),
+    ("memory_lock", r"Couldn't create CQ|Unable to create QP|Couldn't create QP|Failed to create QP"),
+    ("completion_error", r"Completion with error|Failed status \d+|Bad wc status|Problems with warm up"),
     ("peer_lost", r"Couldn't read remote address|Unable to read to socket|Failed to exchange data between"),
+    ("peer_lost", r"Couldn't send local address|Unable to write to socket|Failed to sync between server and client"),
+    ("peer_lost", r"Failed to close connection between server and client"),
     ("no_server", r"Unable to init the socket connection"),
     ("device_not_found", r"Unable to find the Infiniband/RoCE device"),
 )
+
+# The first version whose JSON is valid and whose options for it are known.
+_JSON_SINCE = (6, 20)
 
 _STATUS = {9: "remote invalid request", 10: "remote access error", 12: "retries exceeded", 13: "receiver not ready"}
 
@@ -213,6 +219,12 @@ def parse_version(text: str) -> str | None:
     """The version from ``--version``, which exits 1 although it worked."""
     found = re.search(r"^Version:\s*(\S+)", text, re.MULTILINE)
     return found[1] if found else None
+
+
+def writes_json(version: str | None) -> bool:
+    """Whether this version's ``--out_json`` can be asked for: the valid form came with 24.01.0-0.38, which is 6.20."""
+    parts = (version or "").split(".")
+    return all(part.isdigit() for part in parts) and tuple(int(part) for part in parts[:2]) >= _JSON_SINCE
 
 
 def _bandwidth_row(text: str, factor: float) -> BandwidthRow | None:

@@ -40,6 +40,7 @@ def build_plan(
     fabric = plan_fabric(cluster, facts_by_node, wire)
     link_check: LinkCheck = {
         "min_gbps": policy.link_check_min_gbps,
+        "min_both_ways_gbps": policy.link_check_min_both_ways_gbps,
         "seconds": policy.link_check_seconds,
         "ports": list(policy.link_check_ports[: len(fabric.rails)]),
     }

@@ -66,9 +66,11 @@ class SysctlFile(TypedDict):
 
 
 class LinkCheck(TypedDict):
-    """``ports`` has one entry per rail; ``min_gbps`` is judged against the sum of all rails."""
+    """``ports`` has one entry per rail; ``min_gbps`` is judged against the sum of all rails one way,
+    ``min_both_ways_gbps`` against that of both ways at once."""
 
     min_gbps: float
+    min_both_ways_gbps: float
     seconds: int
     ports: list[int]
 

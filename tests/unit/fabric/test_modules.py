@@ -154,23 +154,41 @@ def test_gids_are_a_measurement(call: Call, monkeypatch: pytest.MonkeyPatch) -> 
     assert result["measurements"]["gids"][0]["index"] == 3
 
 
-@pytest.mark.parametrize("module", ["link_listen", "link_measure"])
-def test_a_link_is_not_loaded_in_check_mode(module: str, call: Call, machine: Machine) -> None:
-    result = call(module, rails=RAILS, ports=[12000, 12001], _ansible_check_mode=True)
-    assert codes(result) == ["NOT_PROVEN_IN_CHECK_MODE"]
+LINK = {"nodes": ["spark-01", "spark-02"], "rails": RAILS, "ports": [12000, 12001]}
+
+
+@pytest.mark.parametrize(("module", "said"), [("link_listen", ["NOT_PROVEN_IN_CHECK_MODE"]), ("link_measure", [])])
+def test_a_link_is_not_loaded_in_check_mode(module: str, said: list[str], call: Call, machine: Machine) -> None:
+    assert codes(call(module, **LINK, _ansible_check_mode=True)) == said
     assert not machine.ran("systemd-run")
+    assert not machine.ran("ib_write_bw")
 
 
-@pytest.mark.parametrize("module", ["link_listen", "link_measure"])
-def test_a_link_is_not_loaded_while_a_rank_serves(module: str, call: Call, machine: Machine) -> None:
+@pytest.mark.parametrize(("module", "said"), [("link_listen", ["LINK_NOT_LOADED"]), ("link_measure", [])])
+def test_a_link_is_not_loaded_while_a_rank_serves(module: str, said: list[str], call: Call, machine: Machine) -> None:
     machine.answer("systemctl", "is-active", "spark-rank.service", stdout="active\n")
-    assert codes(call(module, rails=RAILS, ports=[12000, 12001])) == ["LINK_NOT_LOADED"]
+    assert codes(call(module, **LINK)) == said
+    assert not machine.ran("systemd-run")
+    assert not machine.ran("ib_write_bw")
 
 
-def test_a_serving_peer_is_enough(call: Call) -> None:
-    result = call("link_measure", rails=RAILS, ports=[12000, 12001], serving_nodes=["spark-02"])
+def test_a_serving_peer_is_enough_and_the_last_verdict_is_told(call: Call, machine: Machine) -> None:
+    kept = {"verdict": "LINK_OK", "sum_gbps": 185.14, "to": "spark-02", "at": "2026-12-01T00:00:00Z"}
+    (machine.root / link.LAST).parent.mkdir(parents=True)
+    (machine.root / link.LAST).write_text(json.dumps(kept))
+    result = call("link_listen", **LINK, serving_nodes=["spark-02"])
     assert codes(result) == ["LINK_NOT_LOADED"]
-    assert "spark-02" in result["findings"][0]["found"]
+    assert "a rank serves on spark-02; last: LINK_OK, 185.14 Gb/s" in result["findings"][0]["found"]
+
+
+def test_a_narrow_pcie_link_stops_before_anything_listens(call: Call, machine: Machine) -> None:
+    slot = "0000:01:00.0 Ethernet controller: Mellanox Technologies MT2910 Family [ConnectX-7]\n"
+    machine.answer("lspci", stdout=f"{slot}\t\tLnkSta:\tSpeed 32GT/s, Width x2\n")
+    rails = [{**rail, "pci": "0000:01:00.0"} for rail in RAILS[:1]]
+    refused = call("link_listen", **{**LINK, "rails": rails})
+    assert (refused["failed"], codes(refused)) == (True, ["LINK_PCIE_SLOW"])
+    assert refused["measurements"]["link_hardware"]["rails"][0]["pcie"]["width"] == 2
+    assert not machine.ran("systemd-run")
 
 
 def test_takeover_is_refused_without_the_inventorys_word(call: Call, machine: Machine) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.spark.link import verdict
+from ansible.module_utils.spark.link.path import path_of
+from ansible.module_utils.spark.link.samples import Together
 from ansible.module_utils.spark.parse import perftest
 
 CASES = yaml.safe_load(Path(__file__).with_name("verdict.yml").read_text())
@@ -51,38 +53,58 @@ def streams_of(case: dict[str, Any]) -> list[verdict.Stream]:
     ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_the_verdict(case: dict[str, Any]) -> None:
-    found = verdict.judge(
+def judged(case: dict[str, Any]) -> list[verdict.Finding]:
+    counted = case.get("counters")
+    path = None
+    if counted:
+        path = path_of("spark-01", "spark-02", NETDEVS, counted["own"], counted.get("peer"))
+    flow = case.get("together")
+    return verdict.judge(
         "spark-01",
         streams_of(case),
         min_gbps=case.get("min_gbps", 170),
         transport=case.get("transport", "rdma"),
-        kernel_lines=case.get("kernel", ()),
+        both=case.get("both", False),
+        flow=Together(flow[0], flow[0] / flow[1], flow[1]) if flow else None,
+        path=path,
     )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_the_verdict(case: dict[str, Any]) -> None:
+    found = judged(case)
     assert [item.code for item in found] == case["codes"]
+    assert [item.severity for item in found] == case.get("severities", [item.severity for item in found])
     decisive = found[-1]
     assert case.get("says", "") in decisive.found
     assert case.get("remedy", "") in decisive.remedy
+    assert case.get("on", decisive.node) == decisive.node
+    assert case.get("evidence", "") in "\n".join(decisive.evidence)
     assert set(case.get("no_help", ())) <= set(decisive.no_help)
 
 
 def test_the_cures_of_a_degraded_link_come_in_order() -> None:
     case = next(case for case in CASES if case["codes"] == ["LINK_DEGRADED"])
-    remedy = verdict.judge("spark-01", streams_of(case), min_gbps=170)[0].remedy
+    remedy = judged(case)[0].remedy
     assert remedy.index("Reboot both") < remedy.index("pull their power")
+    assert "30 seconds" in remedy
 
 
 @pytest.mark.parametrize("kind", sorted(perftest.FAILURES))
 def test_every_failure_of_perftest_is_a_finding(kind: str) -> None:
     failure = verdict.Failure(kind, perftest.FAILURES[kind], ("what it printed",))
     stream = verdict.Stream(1, NETDEVS[1], "spark-02", 12001, 0.0, 1.0, failure=failure)
-    found = verdict.failed("spark-01", stream)
+    found = verdict.failed("spark-01", stream, ("what the other end printed",))
     assert found.code == FAILURES[kind]
     assert found.severity == "fatal"
-    assert found.evidence == ("what it printed",)
+    assert found.evidence == ("what it printed", "what the other end printed")
     assert "{" not in found.remedy
 
 
 def test_overlap_of_nothing_is_nothing() -> None:
     assert verdict.overlap([]) == verdict.Overlap(0.0, 0.0)
+
+
+def test_one_rail_is_said_to_be_half() -> None:
+    assert [item.code for item in verdict.one_rail("spark-01", NETDEVS[:1])] == ["LINK_HALF"]
+    assert verdict.one_rail("spark-01", NETDEVS) == []

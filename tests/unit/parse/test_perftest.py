@@ -70,3 +70,10 @@ def test_what_is_no_json_result_is_refused(text: str) -> None:
 def test_the_version_is_read_although_the_exit_status_is_1() -> None:
     assert perftest.parse_version("Version: 6.24\n") == "6.24"
     assert perftest.parse_version("ib_write_bw: no such program") is None
+
+
+@pytest.mark.parametrize(
+    ("version", "known"), [("6.24", True), ("6.20", True), ("6.06", False), ("5.90", False), ("", False), (None, False)]
+)
+def test_json_is_asked_for_since_it_is_valid(version: str | None, known: bool) -> None:
+    assert perftest.writes_json(version) is known

@@ -41,6 +41,7 @@ def test_the_name_of_the_cluster_has_no_default() -> None:
         ("fabric_renderer", "networkd", "netplan"),
         ("fabric_rollback_s", 15, 14),
         ("link_check_min_gbps", "0.05", 0),
+        ("link_check_min_both_ways_gbps", "0.05", 0),
         ("link_check_seconds", 2, 1),
         ("link_check_ports", [13000, 13001], [80, 81]),
         ("takeover", "yes", "maybe"),
@@ -117,6 +118,13 @@ def test_the_last_rank_must_fit_into_each_subnet() -> None:
     errors = policy.room_for(4)
     assert [error.variable for error in errors] == ["fabric_first_host", "fabric_first_host"]
     assert "host 15 of 10.0.0.0/28" in errors[0].given
+
+
+def test_the_ports_of_all_runs_must_exist() -> None:
+    policy = Policy.read({"cluster_name": "p", "link_check_ports": [65000, 65001]})[0]
+    assert policy.room_for(2) == []
+    policy = Policy.read({"cluster_name": "p", "link_check_ports": [60000, 65001]})[0]
+    assert [error.variable for error in policy.room_for(2)] == ["link_check_ports"]
 
 
 def test_ranks() -> None:
