@@ -26,6 +26,9 @@ STALLED = 75  # EX_TEMPFAIL
 # Activations are reduced in 16 bits, whatever the format of the weights is.
 DTYPE, DTYPE_BYTES = "bfloat16", 2
 WARM_UP = 5
+# Sizes at which launching a call may take longer than the call.
+GRAPH_BYTES = MIB
+GRAPH_CALLS, GRAPH_REPLAYS = 20, 30
 # One buffer of the largest size, and what the check of its contents takes.
 CHECK_BYTES = 4 * MIB
 
@@ -171,6 +174,38 @@ class Ring:
         call()
         return (time.perf_counter_ns() - began) / 1000
 
+    def graphed(self, buffer: Any) -> tuple[float | None, str]:
+        """Time of one call in a CUDA graph, as engines replay a step, or why there is none.
+
+        Where launching a call takes longer than the call itself, this is the time without the launch.
+        """
+        buffer.zero_()
+        graph, why = self.torch.cuda.CUDAGraph(), ""
+        try:
+            # The group's own thread may query events meanwhile, which must not end the capture.
+            with self.torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                for _ in range(GRAPH_CALLS):
+                    self.dist.all_reduce(buffer)
+        except RuntimeError as error:
+            why = str(error).splitlines()[0][:200]
+        # Replaying it on some of the ranks only would leave them waiting.
+        if self.least(0 if why else 1) == 0:
+            return None, why or "another rank could not capture it"
+        samples = []
+        for _ in range(GRAPH_REPLAYS):
+            begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            samples.append(1000 * begin.elapsed_time(end) / GRAPH_CALLS)
+        return round(statistics.median(samples), 2), ""
+
+    def least(self, number: int) -> int:
+        shared = self.torch.tensor([number], dtype=self.torch.int64, device=self.device)
+        self.dist.all_reduce(shared, op=self.dist.ReduceOp.MIN)
+        return int(shared.item())
+
     def agreed(self, number: int) -> int:
         """Rank 0's number, on every rank: a different count of calls would leave one of them waiting."""
         shared = self.torch.tensor([number], dtype=self.torch.int64, device=self.device)
@@ -252,8 +287,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         sizes=measured,
         memory=memory(ring, asked.cap, free_before),
     )
+    if ring.cuda:
+        # Last, because it can fail where everything else works: the result stands without it.
+        in_graph(ring, whole, sizes, watchdog, asked.silence)
     ring.dist.destroy_process_group()
     return 0
+
+
+def in_graph(ring: Ring, whole: Any, sizes: Sequence[int], watchdog: Watchdog, silence_s: float) -> None:
+    found, why = {}, ""
+    for size in sizes:
+        if size <= GRAPH_BYTES and not why:
+            watchdog.enter(f"all-reduce of {size} bytes in a CUDA graph", silence_s)
+            took, why = ring.graphed(whole[: size // DTYPE_BYTES])
+            found |= {str(size): took} if took is not None else {}
+    watchdog.enter("leaving", silence_s)
+    say("graph", microseconds=found, why=why)
 
 
 if __name__ == "__main__":

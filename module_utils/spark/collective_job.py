@@ -155,41 +155,79 @@ def watch(
 ) -> dict[str, Any]:
     """Run the program and follow what it says; its silence ends it, and how it ended is named."""
     reporter.stage("starts the container")
-    step, limit = "start of the container", float(START_S)
-    result: dict[str, Any] | None = None
-    tail: list[str] = []
+    progress = Progress(spec, reporter)
     with container(argv, environment, place) as lines:
-        done = 0
         while True:
             try:
-                line = lines(limit)
-            except TimeoutError as silent:
-                raise JobFailedError(stalled(reporter.node, step, limit, tail)) from silent
-            if line is None:
+                line = lines(progress.limit_s)
+            except TimeoutError:
+                progress.silent(progress.step, progress.limit_s)
                 break
-            said = event(line)
-            if said is None:
-                tail = [*tail[-TAIL_LINES:], line]
-                continue
-            what = said["allreduce"]
-            if what == "ready":
-                step, limit = "meeting of the ranks", float(spec["join_s"]) + float(spec["silence_s"])
-            elif what == "joined":
-                step, limit = "warming up", float(spec["silence_s"]) + 5
-            elif what == "size":
-                done += 1
-                step = f"all-reduce after {collective.shown_bytes(said['bytes'])}"
-                reporter.stage(f"{done} of {len(spec['sizes'])} sizes, {collective.shown_bytes(said['bytes'])}")
-                continue
-            elif what == "stalled":
-                raise JobFailedError(stalled(reporter.node, said["step"], said["seconds"], tail))
-            elif what == "result":
-                step, result = "end", said
-            reporter.stage(step)
-        status = lines.status()
-    if status or result is None:
-        raise JobFailedError(died(reporter.node, spec["plan"]["rank"], status, step, tail))
-    return {name: value for name, value in result.items() if name != "allreduce"}
+            if line is None:
+                progress.ended(lines.status())
+                break
+            progress.take(line)
+            if progress.over:
+                break
+    if progress.failure is not None:
+        raise JobFailedError(progress.failure)
+    return progress.result
+
+
+class Progress:
+    """How far the program is, from what it prints. With ``result`` in hand nothing that follows makes it a failure."""
+
+    def __init__(self, spec: Mapping[str, Any], reporter: Reporter) -> None:
+        self.spec, self.reporter, self.node = spec, reporter, reporter.node
+        self.step, self.limit_s = "start of the container", float(START_S)
+        self.result: dict[str, Any] = {}
+        self.failure: Finding | None = None
+        self.over = False
+        self.done = 0
+        self.tail: list[str] = []
+
+    def take(self, line: str) -> None:
+        said = event(line)
+        if said is None:
+            self.tail = [*self.tail[-TAIL_LINES:], line]
+            return
+        what = said.pop("allreduce")
+        silence_s = float(self.spec["silence_s"])
+        if what == "ready":
+            self.enter("meeting of the ranks", float(self.spec["join_s"]) + silence_s)
+        elif what == "joined":
+            self.enter("warming up", silence_s + 5)
+        elif what == "size":
+            self.done += 1
+            size = collective.shown_bytes(said["bytes"])
+            self.enter(f"all-reduce after {size}", silence_s + 5)
+            self.reporter.stage(f"{self.done} of {len(self.spec['sizes'])} sizes, {size}")
+        elif what == "result":
+            self.result = {**said, "graph": {}, "graph_why": ""}
+            self.enter("end", silence_s + 5)
+        elif what == "graph":
+            self.result |= {"graph": said["microseconds"], "graph_why": said["why"]}
+        elif what == "stalled":
+            self.silent(said["step"], said["seconds"])
+
+    def enter(self, step: str, limit_s: float) -> None:
+        self.step, self.limit_s = step, limit_s
+        self.reporter.stage(step)
+
+    def silent(self, step: str, seconds: float) -> None:
+        self.over = True
+        self.fail(stalled(self.node, step, seconds, self.tail))
+
+    def ended(self, status: int) -> None:
+        self.over = True
+        if status or not self.result:
+            self.fail(died(self.node, self.spec["plan"]["rank"], status, self.step, self.tail))
+
+    def fail(self, found: Finding) -> None:
+        if self.result:
+            self.result["graph_why"] = self.result["graph_why"] or f"{found.code}: {found.found}"
+        else:
+            self.failure = found
 
 
 class Lines:

@@ -59,6 +59,7 @@ def report(
     rails: list[int | None] | None = None,
     backend: str = "nccl",
     correct: bool = True,
+    graph: dict[str, float] | None = None,
 ) -> dict[str, Any]:
     lines = ["Using network IB"] if log is None else log
     parsed = parse_log(f"vm:1:2 [0] NCCL INFO {line}" for line in lines)
@@ -84,6 +85,8 @@ def report(
             "device": "NVIDIA GB10",
             "dtype": "bfloat16",
             "memory": {"tensor_cap_bytes": CAP_BYTES},
+            "graph": graph or {},
+            "graph_why": "",
             "sizes": [
                 size(8 * KIB, latency_us, correct=correct),
                 size(64 * KIB, 90.0, correct=True),
@@ -195,7 +198,12 @@ def test_latency_against_what_somebody_measured(latency_us: float, same_image: b
 
 def test_latency_without_a_figure_is_not_judged() -> None:
     measurement, found = judged(changed(expected=[LAB_014]), latency_us=5000.0)
-    assert measurement["latency"] == {"median_us": 5000.0, "expected_us": "unknown", "judged": "unknown"}
+    assert measurement["latency"] == {
+        "us": 5000.0,
+        "expected_us": "unknown",
+        "judged": "unknown",
+        "measured": "call by call",
+    }
     assert "COLLECTIVE_SLOW" not in [item.code for item in found]
 
 
@@ -204,7 +212,30 @@ def test_a_token_waits_for_the_slowest_rank() -> None:
         PLAN, [report(latency_us=40.0), report("spark-02", latency_us=60.0)], None, slow_factor=2.0
     )
     assert measurement["sizes"][0]["median_us"] == 60.0
-    assert measurement["latency"]["median_us"] == 60.0
+    assert measurement["latency"]["us"] == 60.0
+
+
+def test_a_graph_tells_the_latency_without_the_launch() -> None:
+    slow = [report(graph={"8192": 31.0}), report("spark-02", graph={"8192": 33.5})]
+    measurement, _ = collective.judge(PLAN, slow, None, slow_factor=2.0)
+    assert measurement["sizes"][0] | {"median_us": 49.6, "graph_us": 33.5} == measurement["sizes"][0]
+    assert measurement["latency"]["us"] == 33.5
+    assert measurement["latency"]["measured"] == "in a CUDA graph"
+    measurement, _ = collective.judge(PLAN, [slow[0], report("spark-02")], None, slow_factor=2.0)
+    assert measurement["latency"]["us"] == 49.6
+
+
+def test_one_node_alone_and_three_together() -> None:
+    alone = report()
+    alone["result"]["nodes"] = 1
+    for row in alone["result"]["sizes"]:
+        row["bus_gbps"] = None
+    assert collective.judge_rank(alone, "rdma") == []
+    measurement, found = collective.judge(PLAN, [alone], None, slow_factor=2.0)
+    assert found[0].code == "COLLECTIVE_OK"
+    assert "Gb/s" not in "".join(collective.summary_lines(measurement))
+    three = [report(name) for name in ("spark-01", "spark-02", "spark-03")]
+    assert len(collective.judge(PLAN, three, None, slow_factor=2.0)[0]["ranks"]) == 3
 
 
 def test_nothing_is_ok_where_one_rank_is_not() -> None:

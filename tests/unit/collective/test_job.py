@@ -245,6 +245,26 @@ def test_how_it_ended_is_named(node: Node, docker: Callable[[str], None], behavi
     assert found.remedy
 
 
+@pytest.mark.parametrize(
+    ("after", "graph", "why"),
+    [
+        ('say("graph", microseconds={"8192": 31.5}, why="")', {"8192": 31.5}, ""),
+        ('say("graph", microseconds={}, why="operation not permitted")', {}, "operation not permitted"),
+        ('say("stalled", step="a CUDA graph", seconds=20.1); os._exit(75)', {}, "COLLECTIVE_STALLED"),
+        ("os._exit(1)", {}, "UNKNOWN_CAUSE"),
+    ],
+    ids=["captured", "not captured", "stalled", "died"],
+)
+def test_the_result_stands_without_the_graph(
+    node: Node, docker: Callable[[str], None], after: str, graph: dict[str, float], why: str
+) -> None:
+    docker(WELL + after)
+    result = run(node)["result"]
+    assert result["sizes"][0]["median_us"] == 50.0
+    assert result["graph"] == graph
+    assert why in result["graph_why"]
+
+
 def test_silence_ends_it_and_the_container_is_removed(
     node: Node, docker: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
