@@ -54,6 +54,11 @@ molecule: venv controller ## Each role on systemd containers: create, converge, 
 controller: venv
 	@scripts/apt.sh controller
 
+.PHONY: bench-sync
+bench-sync: venv ## Verified copies beside rsync, and images beside docker save and load, on this machine
+	@scripts/apt.sh bench
+	@python bench/sync.py $(BENCH)
+
 .PHONY: models
 models: venv ## Every recipe against your machines, or others: make models ON=2x64
 	@python scripts/models.py $(if $(ON),--on $(ON))

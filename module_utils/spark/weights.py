@@ -27,7 +27,7 @@ CACHE = Path("/var/lib/spark-cluster/weights")
 WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".ckpt", ".npz", ".onnx", ".msgpack")
 
 _IGNORED_SUFFIXES = (".lock", ".incomplete")
-_CHUNK = 4 << 20
+_CHUNK = 1 << 20
 _DROP_EVERY = 64 << 20
 _LARGEST_HEADER = 100_000_000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -392,7 +392,7 @@ def hash_all(
     stop = Event()
     files = dict(made.files)
     findings: list[Finding] = []
-    with ThreadPoolExecutor(max(1, min(4, os.cpu_count() or 1, len(order) or 1))) as pool:
+    with ThreadPoolExecutor(max(1, min(16, os.cpu_count() or 1, len(order) or 1))) as pool:
         waiting = [(path, pool.submit(hash_file, os.path.join(base, path), moved, stop)) for path in order]
         try:
             for path, future in waiting:
