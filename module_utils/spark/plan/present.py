@@ -17,6 +17,8 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"  rank {node['rank']}  {node['node']} ({node['role']}, {node['management_address']})  {rails}".rstrip()
         )
+        if node["adopted_from"]:
+            lines.append(f"          its network was made by {' and '.join(node['adopted_from'])} and stays as it is")
         for path in node["orphans"]:
             lines.append(f"          {path} is all NUL and goes to the backup")
         for unit in node["conflicting_units"]:

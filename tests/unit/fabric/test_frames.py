@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import socket
@@ -14,9 +15,11 @@ from pathlib import Path
 import pytest
 from ansible.module_utils.spark import frames
 from ansible.module_utils.spark.frames import Answered, Ask, Beacon, Heard, Talk
+from ansible.module_utils.testing import patch_module_args
 
 MAC = bytes.fromhex("525400aa0001")
 PEER_MAC = bytes.fromhex("525400aa0002")
+PROJECT = Path(__file__).resolve().parents[3]
 SPARK = Path(frames.__file__).resolve().parents[1]
 
 
@@ -152,6 +155,30 @@ def test_an_address_is_asked_for_three_times_and_given_a_second() -> None:
 
 def test_without_a_function_nothing_is_waited_for() -> None:
     assert frames.exchange(ask(), {}, [], nonce="n1", clock=World().clock).met is False
+
+
+def test_the_module_speaks_in_check_mode_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Ask] = []
+
+    def run(ask: Ask) -> frames.Report:
+        asked.append(ask)
+        return frames.Report(["enp1s0f0np0"], heard={Heard("enp1s0f0np0", "spark-02", "enp1s0f1np1")}, met=True)
+
+    spec = importlib.util.spec_from_file_location("fabric_frames", PROJECT / "library" / "fabric_frames.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "run_exchange", run)
+    arguments = {"cluster": "c", "node": "spark-01", "peers": ["spark-02"], "netdevs": ["enp1s0f0np0"]}
+    with patch_module_args({**arguments, "_ansible_check_mode": True}), pytest.raises(SystemExit):
+        module.main()
+    said = json.loads(capsys.readouterr().out)
+    assert said["changed"] is False
+    assert said["wire"]["heard"] == [{"netdev": "enp1s0f0np0", "peer": "spark-02", "peer_netdev": "enp1s0f1np1"}]
+    assert asked[0].limit_s == 10
 
 
 # Both ends of a cable in one namespace: packet sockets do not care, and the kernel answers ARP as on a real machine.

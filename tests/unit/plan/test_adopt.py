@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible.module_utils.spark.plan.present import plan_lines
 
 from .conftest import Pair, cluster_of, codes, plan_for, said
 
@@ -64,6 +65,9 @@ def test_a_network_made_by_hand_becomes_the_plan(pair: Pair, by: str) -> None:
     assert note["severity"] == "note"
     assert "10.9.0.1/24 on enp1s0f0np0" in note["evidence"][0]
     assert "FABRIC_ARP_FLUX" not in codes(plan)
+    shown = "\n".join(plan_lines(plan))
+    assert shown.count(" and stays as it is") == 2
+    assert "10.9.0.1/24" in shown
 
 
 def test_the_planned_addresses_by_another_file_are_adopted_without_a_word_about_subnets(pair: Pair) -> None:
