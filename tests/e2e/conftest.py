@@ -7,6 +7,7 @@ machine has two cores, and a boot costs more than most tests.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,8 +23,8 @@ def booted() -> Iterator[list[VirtualPair]]:
         pair.lab("down")
 
 
-def _pair(name: str, booted: list[VirtualPair]) -> VirtualPair:
-    pair = VirtualPair(name)
+def _pair(name: str, booted: list[VirtualPair], folder: Path | None = None) -> VirtualPair:
+    pair = VirtualPair(name, folder=folder)
     for other in [one for one in booted if one.name != name]:
         other.lab("down")
         booted.remove(other)
@@ -36,6 +37,12 @@ def _pair(name: str, booted: list[VirtualPair]) -> VirtualPair:
 @pytest.fixture(scope="module")
 def container_pair(booted: list[VirtualPair]) -> VirtualPair:
     return _pair("lab", booted)
+
+
+@pytest.fixture(scope="module")
+def bare_pair(booted: list[VirtualPair]) -> VirtualPair:
+    """Two containers without an engine: nothing is served, and they boot in seconds."""
+    return _pair("bare", booted, Path(__file__).parent / "pairs")
 
 
 @pytest.fixture(scope="module")

@@ -76,15 +76,21 @@ class Outcome:
 
 
 class VirtualPair:
-    """One pair of the lab; ``name`` is that of its machines file, its inventory and its cluster."""
+    """One pair of the lab; ``name`` is that of its machines file, its inventory and its cluster.
 
-    def __init__(self, name: str, nodes: Sequence[str] = ("spark-01", "spark-02")) -> None:
+    A pair that only tests know has both in a ``folder`` of theirs: NAME.yml and NAME/.
+    """
+
+    def __init__(
+        self, name: str, nodes: Sequence[str] = ("spark-01", "spark-02"), folder: Path | None = None
+    ) -> None:
         self.name = name
         self.nodes = tuple(nodes)
-        self.inventory = PROJECT / "inventory" / name
+        self.machines = str(folder / f"{name}.yml") if folder else name
+        self.inventory = (folder or PROJECT / "inventory") / name
 
     def lab(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
-        argv = [sys.executable, "-m", "lab", "--machines", self.name, *arguments]
+        argv = [sys.executable, "-m", "lab", "--machines", self.machines, *arguments]
         done = subprocess.run(argv, cwd=PROJECT, capture_output=True, check=False, stdin=subprocess.DEVNULL)
         if check and done.returncode:
             raise AssertionError(

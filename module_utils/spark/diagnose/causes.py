@@ -726,7 +726,8 @@ def ruled_out(case: Case, state: str) -> Iterator[str]:
             errors = case.moved(name, item["netdev"], "rx_pcs_symbol_err_phy", "rx_symbol_err_phy", "rx_crc_errors_phy")
             if symbols is not None and not errors and case.between:
                 bits = case.moved(name, item["netdev"], "rx_corrected_bits_phy").get("rx_corrected_bits_phy", 0)
-                yield f"{name} {item['netdev']}: the cable. No uncorrected symbol; {bits} corrected bits are normal."
+                normal = f"; {bits} corrected bits are normal" if bits else ""
+                yield f"{name} {item['netdev']}: the cable. No uncorrected symbol{normal}."
             cable = item.get("cable")
             if cable and cable.get("part") and not cable.get("listed"):
                 yield f"{name} {item['netdev']}: cable {cable['part']}, not a listed one. Such a one reached 185 Gb/s."

@@ -64,6 +64,9 @@ def of_host(variables: Any, registered: Mapping[str, str], *, asked: bool) -> di
     for key in PHASES:
         told = [variables.get(name) for name in registered[key].split()]
         found[key] = next((item for item in told if isinstance(item, Mapping) and not item.get("skipped")), None)
+    look = found["look"]
+    if look is not None and "read" not in look:
+        found["silent"] = silence(look)
     facts = variables.get(registered["facts"])
     if isinstance(facts, Mapping) and isinstance(facts.get("node"), Mapping):
         found["facts"] = facts["node"]

@@ -105,7 +105,10 @@ def lanes_of(
     base_ports: Sequence[int],
     gids: Sequence[Resolved] = (),
 ) -> list[Lane]:
-    """The lanes of a leg at ``node``; the peer is its other end, or the node itself in a loopback leg."""
+    """The lanes of a leg at ``node``; the peer is its other end, or the node itself in a loopback leg.
+
+    ``rails`` may be some of the node's: a rail's port is that of its number, so that both ends mean the same one.
+    """
     peer = leg.target if node == leg.source else leg.source
     by_rail = {gid.rail: gid for gid in gids} if leg.kind != "tcp" else {}
     ports = ports_of(base_ports, leg.slot)
@@ -114,12 +117,12 @@ def lanes_of(
             rail["rail"],
             rail["netdev"],
             rail["address"],
-            ports[position],
+            ports[int(rail["rail"])],
             peer,
             rail["address"] if peer == node else rail["peer_addresses"][peer],
             by_rail.get(rail["rail"]),
         )
-        for position, rail in enumerate(rails)
+        for rail in rails
     ]
 
 
