@@ -21,7 +21,9 @@ ACCELERATORS = {
     # Intel's capability register of the host is refused by some hypervisors below us, and no guest needs it.
     "kvm": ("-accel", "kvm", "-cpu", "host,-arch-capabilities"),
     # Newer models offer vector instructions that cost more to emulate than they save.
-    "tcg": ("-accel", "tcg,thread=multi,tb-size=256", "-cpu", "qemu64,-svm,+rdrand"),
+    # cx16 is hidden: after cmpxchg16b QEMU 7.2 can leave another register's value as flags. An interrupt then returns
+    # with them, and the kernel, which allocates every packet with that instruction, ends in a double fault.
+    "tcg": ("-accel", "tcg,thread=multi,tb-size=256", "-cpu", "qemu64,-svm,-cx16,+rdrand"),
 }
 
 

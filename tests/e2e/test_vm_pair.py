@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from .virtual_pair import VirtualPair, changed_paths, last_result
+from .virtual_pair import PROJECT, VirtualPair, changed_paths, last_result
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -93,26 +100,152 @@ def test_one_changed_byte_of_the_launcher_is_named_with_both_hashes(vm_pair: Vir
     assert vm_pair.sh(WORKER, f"sha256sum {launch['path']}").split()[0] == altered, "somebody's edit is not overwritten"
 
 
-def measured(pair: VirtualPair, min_gbps: float) -> dict[str, Any]:
-    """Listen on the worker, measure from the head, judge against a threshold."""
-    plan = last_result("lab-fabric", "site")["plan"]
-    rails = {node["node"]: node["rails"] for node in plan["nodes"]}
-    options = {key: plan["link_check"][key] for key in ("ports", "seconds")} | {"transport": plan["transport"]}
-    listening = pair.module(WORKER, "link_listen", node=WORKER, rails=rails[WORKER], **options)
-    assert not listening["failed"], listening
-    return pair.module(HEAD, "link_measure", node=HEAD, rails=rails[HEAD], min_gbps=min_gbps, **options)
+# --- the link --------------------------------------------------------------------------------------------------------
+
+PORTS = range(12000, 12010)
 
 
-# Last in the story: the worker once answered no ssh for a minute after it.
-def test_one_threshold_tells_a_healthy_link_from_one_with_a_slowed_rail(vm_pair: VirtualPair) -> None:
-    threshold_gbps = 0.4 * last_result("lab-fabric", "site")["measurements"][HEAD]["link"]["sum_gbps"]
-    healthy = measured(vm_pair, threshold_gbps)
-    assert not healthy["failed"], healthy
+def link_options(pair: VirtualPair, node: str, **more: Any) -> dict[str, Any]:
+    """What the role link_check would pass to its modules; one leg from the head to the worker unless told otherwise."""
+    plan = last_result(pair.name, "site")["plan"]
+    return {
+        "node": node,
+        "nodes": [HEAD, WORKER],
+        "rails": next(entry["rails"] for entry in plan["nodes"] if entry["node"] == node),
+        "ports": plan["link_check"]["ports"],
+        "seconds": plan["link_check"]["seconds"],
+        "legs": [{"kind": "write", "source": HEAD, "target": WORKER, "slot": 0, "seconds": 5}],
+        **more,
+    }
+
+
+def fatal_codes(result: dict[str, Any]) -> set[str]:
+    return {item["code"] for item in result["findings"] if item["severity"] == "fatal"}
+
+
+def listening(pair: VirtualPair, node: str) -> list[int]:
+    """Ports of the link check on which something listens."""
+    ports = {int(line.split()[3].rpartition(":")[2]) for line in pair.sh(node, "ss -ltnH").splitlines()}
+    return sorted(ports & set(PORTS))
+
+
+@pytest.fixture
+def listeners(vm_pair: VirtualPair) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Start the worker's listeners; whatever is left of them afterwards is stopped."""
+
+    def start(**more: Any) -> dict[str, Any]:
+        return vm_pair.module(WORKER, "link_listen", **link_options(vm_pair, WORKER, **more))
+
+    yield start
+    vm_pair.console(WORKER, "systemctl", "stop", "spark-link.service")
+
+
+def test_both_directions_were_measured_and_ran_together_by_their_counters(vm_pair: VirtualPair) -> None:
+    measured = last_result(vm_pair.name, "site")["measurements"]
+    legs = [leg for node in (HEAD, WORKER) for leg in measured[node]["link"]["directions"]]
+    assert [(leg["kind"], leg["from"], leg["to"]) for leg in legs] == [
+        ("write", HEAD, WORKER),
+        ("both", HEAD, WORKER),
+        ("write", WORKER, HEAD),
+    ]
+    for leg in legs:
+        assert leg["counters_together_share"] >= 0.9, leg
+        for rail in leg["rails"]:
+            assert rail["counters"]["sent_pkts"] > 0
+            assert rail["peer_counters"]["rcvd_pkts"] > 0, "the far end told what it counted"
+    assert all(item["typical_us"] > 0 for item in measured[HEAD]["link"]["latency"])
+    assert not listening(vm_pair, HEAD)
+    assert not listening(vm_pair, WORKER)
+
+
+def test_a_rank_that_serves_is_not_disturbed_and_the_last_verdict_is_told(vm_pair: VirtualPair) -> None:
+    vm_pair.sh(HEAD, "systemd-run -q --unit=spark-rank.service sleep 300")
+    try:
+        told = vm_pair.module(HEAD, "link_listen", **link_options(vm_pair, HEAD, legs=[]))
+    finally:
+        vm_pair.sh(HEAD, "systemctl stop spark-rank.service")
+    assert [item["code"] for item in told["findings"]] == ["LINK_NOT_LOADED"]
+    assert "last: LINK_OK" in told["findings"][0]["found"]
+    assert not listening(vm_pair, HEAD)
+
+
+def test_a_stale_server_is_named_and_a_slowed_rail_refused(
+    vm_pair: VirtualPair, listeners: Callable[..., dict[str, Any]]
+) -> None:
+    threshold_gbps = 0.4 * last_result(vm_pair.name, "site")["measurements"][HEAD]["link"]["sum_gbps"]
+    assert not listeners()["failed"]
+    again = listeners()
+    assert not again["failed"], again
+    assert "LINK_LISTENER_STALE" in {item["code"] for item in again["findings"]}
     vm_pair.sh(HEAD, "tc qdisc add dev enP2p1s0f0np0 root tbf rate 200kbit burst 16kb latency 2s")
     try:
-        slowed = measured(vm_pair, threshold_gbps)
+        slowed = vm_pair.module(HEAD, "link_measure", **link_options(vm_pair, HEAD, min_gbps=threshold_gbps))
     finally:
         vm_pair.sh(HEAD, "tc qdisc del dev enP2p1s0f0np0 root")
     assert slowed["failed"], slowed
-    fatal = [item for item in slowed["findings"] if item["severity"] == "fatal"]
-    assert {item["code"] for item in fatal} & {"LINK_RAIL_SLOW", "LINK_SLOW", "LINK_TRANSFER_FAILED", "LINK_TIMED_OUT"}
+    assert fatal_codes(slowed) & {"LINK_RAIL_SLOW", "LINK_SLOW", "LINK_NOT_SENDING", "LINK_NO_OVERLAP"} or fatal_codes(
+        slowed
+    ) & {"LINK_TRANSFER_FAILED", "LINK_TIMED_OUT"}, slowed["findings"]
+    assert not listening(vm_pair, WORKER), "nothing is left that would poll for a client"
+
+
+@pytest.mark.long
+def test_a_client_held_back_by_half_of_the_run_is_no_proof(
+    vm_pair: VirtualPair, listeners: Callable[..., dict[str, Any]]
+) -> None:
+    """The clients' processes overlap all of the time; what the functions carry does not."""
+    late = '#!/bin/sh\ncase "$*" in *\'-d roceP2p1s0f0\'*) sleep 2.5;; esac\nexec /usr/bin/ib_write_bw "$@"\n'
+    vm_pair.sh(
+        HEAD, f"printf '%s' {shlex.quote(late)} > /usr/local/sbin/ib_write_bw; chmod 755 /usr/local/sbin/ib_write_bw"
+    )
+    try:
+        assert not listeners()["failed"]
+        refused = vm_pair.module(HEAD, "link_measure", **link_options(vm_pair, HEAD, min_gbps=0.001))
+    finally:
+        vm_pair.sh(HEAD, "rm /usr/local/sbin/ib_write_bw")
+    assert fatal_codes(refused) == {"LINK_NO_OVERLAP"}, refused["findings"]
+    assert "by their counters" in next(i["found"] for i in refused["findings"] if i["severity"] == "fatal")
+
+
+@pytest.mark.long
+def test_a_rail_cut_in_the_middle_of_a_run_is_named(
+    vm_pair: VirtualPair, listeners: Callable[..., dict[str, Any]]
+) -> None:
+    assert not listeners()["failed"]
+    rail = "enP2p1s0f0np0"
+    running = "for i in $(seq 300); do grep -q ib_write_bw /proc/[0-9]*/comm && break; sleep 0.2; done"
+    cut = f"{running}; sleep 3; ip link set {rail} down"
+    vm_pair.sh(HEAD, f"systemd-run -q --collect --unit=cut-rail sh -c {shlex.quote(cut)}")
+    try:
+        broken = vm_pair.module(HEAD, "link_measure", **link_options(vm_pair, HEAD, min_gbps=0.001))
+    finally:
+        vm_pair.sh(HEAD, f"nmcli device connect {rail} || nmcli device reapply {rail} || ip link set {rail} up")
+    assert fatal_codes(broken) & {"LINK_TRANSFER_FAILED", "LINK_PEER_LOST", "LINK_TIMED_OUT"}, broken["findings"]
+    said = next(item for item in broken["findings"] if item["severity"] == "fatal")
+    assert "rail 1" in said["found"]
+    assert not listening(vm_pair, WORKER)
+
+
+@pytest.mark.long
+def test_listeners_end_at_their_time_when_the_controller_is_killed(
+    vm_pair: VirtualPair, listeners: Callable[..., dict[str, Any]]
+) -> None:
+    """The play is killed while its listeners wait; nobody comes to them, and nobody tells them to end."""
+    arguments = json.dumps(link_options(vm_pair, WORKER, patience_s=5))
+    argv = ["ansible", WORKER, "-i", str(vm_pair.inventory), "--become", "-m", "link_listen", "-a", arguments]
+    controller = subprocess.Popen(
+        argv, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        until = time.monotonic() + 90
+        while len(listening(vm_pair, WORKER)) < 3 and time.monotonic() < until:
+            time.sleep(1)
+    finally:
+        os.killpg(controller.pid, signal.SIGKILL)
+        controller.wait()
+    assert listening(vm_pair, WORKER) == [12000, 12001, 12006]
+    until = time.monotonic() + 120
+    while listening(vm_pair, WORKER) and time.monotonic() < until:
+        time.sleep(3)
+    assert listening(vm_pair, WORKER) == []
+    assert vm_pair.sh(WORKER, "systemctl list-units --all --plain --no-legend 'spark-link*'") == ""

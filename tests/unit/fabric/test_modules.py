@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible.module_utils.spark import gids, guard, reach, rollback
 from ansible.module_utils.spark.link import run as link
+from ansible.module_utils.spark.runner import Completed
 from ansible.module_utils.testing import patch_module_args
 
 from tests.unit.fabric.machine import Machine
@@ -179,6 +181,38 @@ def test_a_serving_peer_is_enough_and_the_last_verdict_is_told(call: Call, machi
     result = call("link_listen", **LINK, serving_nodes=["spark-02"])
     assert codes(result) == ["LINK_NOT_LOADED"]
     assert "a rank serves on spark-02; last: LINK_OK, 185.14 Gb/s" in result["findings"][0]["found"]
+
+
+def test_a_measurement_is_judged_recorded_and_remembered(
+    call: Call, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rails = [
+        {"rail": n, "netdev": f"rail{n}", "address": f"127.0.0.{n + 1}", "peer_addresses": {"spark-02": "127.0.0.1"}}
+        for n in (0, 1)
+    ]
+    found = [gids.Resolved(rail["rail"], rail["netdev"], "roce", 1, 3, "", rail["address"]) for rail in rails]
+    monkeypatch.setattr(gids, "wait", lambda read, rails, node: (found, []))
+    fixtures = Path(__file__).parent.parent / "fixtures/perftest"
+    table = (fixtures / "bw-dual-a-client.out").read_text()
+
+    def stream(argv: Sequence[str]) -> Completed:
+        time.sleep(0.3)
+        return Completed(tuple(argv), 0, table, "")
+
+    machine.answer("ib_write_bw", to=stream)
+    machine.answer("ib_write_lat", stdout=(fixtures / "lat-ok-client.out").read_text())
+    given = {**LINK, "rails": rails, "ports": [19990, 19991]}
+    passed = call("link_measure", **given, min_gbps=0.1, min_both_ways_gbps=0.3)
+    assert codes(passed) == ["LINK_OK", "LINK_BOTH_WAYS_SLOW"]
+    measured = passed["measurements"]["link"]
+    assert (measured["sum_gbps"], measured["verdict"]) == (0.2, "LINK_BOTH_WAYS_SLOW")
+    assert [leg["kind"] for leg in measured["directions"]] == ["write", "both"]
+    assert json.loads((machine.root / link.LAST).read_text())["sum_gbps"] == 0.2
+    refused = call("link_measure", **given)
+    assert (refused["failed"], codes(refused)) == (True, ["LINK_SLOW"])
+    assert machine.ran("systemctl", "stop", "spark-link.service"), "nobody comes to this node's listeners any more"
+    told = call("link_measure", **given, judge=False)
+    assert (codes(told), len(told["measurements"]["link"]["directions"])) == ([], 2)
 
 
 def test_a_narrow_pcie_link_stops_before_anything_listens(call: Call, machine: Machine) -> None:
