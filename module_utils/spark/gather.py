@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import images
 from .bundle import MANIFEST, read_manifest
 from .parse import docker, firewall, ip, netplan, nmcli, nvidia, perftest, rdma, sockets, system, systemd
 from .parse.secrets import hide
@@ -269,15 +270,29 @@ def _image(get: DockerGet | None, reference: str | None, daemon: DockerFacts) ->
         return None
     if get is None:
         return docker.parse_image(reference, None, daemon["error"])
+    seen: dict[str, dict[str, Any]] = {}
+
+    def image_of(name: str) -> dict[str, Any] | None:
+        status, answer = get(f"/images/{name}/json")
+        if status == 404:
+            return None
+        if status != 200 or not isinstance(answer, dict):
+            raise ValueError(f"the Docker daemon answered {status}: {_message(answer)}")
+        seen[name] = answer
+        return answer
+
     try:
-        status, answer = get(f"/images/{reference}/json")
+        found = images.find(reference, image_of)
     except (OSError, ValueError) as wrong:
         return docker.parse_image(reference, None, str(wrong))
-    if status == 404:
+    if found is None:
         return docker.parse_image(reference, None)
-    if status != 200 or not isinstance(answer, dict):
-        return docker.parse_image(reference, None, f"the Docker daemon answered {status}: {_message(answer)}")
-    return docker.parse_image(reference, answer)
+    facts = docker.parse_image(reference, seen[found["name"]])
+    # What a copy proved counts like what the store itself keeps.
+    repository = images.split(reference)[0]
+    kept = {item.rpartition("@")[2] for item in facts["repo_digests"]}
+    facts["repo_digests"] += [f"{repository}@{digest}" for digest in found["digests"] if digest not in kept]
+    return facts
 
 
 def _rank(get: DockerGet | None, shown: Mapping[str, Mapping[str, str]]) -> RankFacts:

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-import subprocess
-import sys
-import time
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from .findings import Finding, finding
-from .jobs import JobFailedError, Reporter
-from .peer import COPY_CIPHER, IMAGE_REFERENCE, RefusedError, ssh_argv
-from .runner import Completed, Run, run
-from .transfer import Outcome, explain, over_rails, pump
+from .peer import IMAGE_REFERENCE
 
 _CONFIG = (
     "User",
@@ -35,7 +31,7 @@ _CONFIG = (
     "OnBuild",
     "Healthcheck",
 )
-_LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
+PROOFS = Path("/var/lib/spark-cluster/images")
 
 
 def split(reference: str) -> tuple[str, str | None, str | None]:
@@ -93,30 +89,64 @@ ABSENT: dict[str, Any] = {
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     if not one["present"] or not other["present"]:
         return False
+    # The digest of an index is that of every platform in it.
+    platforms = {one["architecture"], other["architecture"]} - {""}
+    if len(platforms) > 1:
+        return False
     return bool(set(one["digests"]) & set(other["digests"])) or one["content"] == other["content"]
 
 
-def inspect(reference: str, node: str, runner: Run = run) -> tuple[dict[str, Any], list[Finding]]:
-    """The identity of the image that this node would start for ``reference``."""
-    for name in dict.fromkeys((reference, local_name(reference))):
-        done = runner(["docker", "image", "inspect", "--", name])
-        if done.ok:
-            found = json.loads(done.stdout)
-            if found:
-                return identity(found[0]) | {"name": name}, []
-        elif "no such image" not in done.stderr.lower():
-            return dict(ABSENT), [_docker_silent(done, node)]
-    return dict(ABSENT), []
+# What a node has
 
 
-def _docker_silent(done: Completed, node: str) -> Finding:
-    return finding(
-        "DOCKER_SILENT",
-        node=node,
-        found=f"docker exited {done.rc}",
-        expected="the image, or word that there is none",
-        evidence=done.stderr.splitlines()[-5:],
-    )
+def remember(content: str, digest: str, root: Path | None = None) -> None:
+    """Note for good that the image of this content has this registry digest: it was compared with one that has."""
+    root = root or PROOFS
+    root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    known = sorted({*proven(content, root), digest})
+    fresh = root / f".{content}.{os.getpid()}"
+    fresh.write_text(json.dumps({"content": content, "digests": known}))
+    os.replace(fresh, root / f"{content}.json")
+
+
+def proven(content: str, root: Path | None = None) -> list[str]:
+    """Digests that were proven of an image of this content whose store could not keep them."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        data = json.loads(((root or PROOFS) / f"{content}.json").read_text())
+        if data["content"] == content:
+            return [str(item) for item in data["digests"]]
+    return []
+
+
+def here(data: Mapping[str, Any], root: Path | None = None) -> dict[str, Any]:
+    """The identity of an image on this node, with the digests that a copy proved."""
+    found = identity(data)
+    return found | {"digests": sorted({*found["digests"], *proven(found["content"], root)})}
+
+
+def find(
+    reference: str, image_of: Callable[[str], Mapping[str, Any] | None], root: Path | None = None
+) -> dict[str, Any] | None:
+    """The image that this node has for ``reference``, None for none.
+
+    A pinned one may be there under its local name only, as a copy between nodes loses the registry digest on the
+    classic store. It counts where its digest was proven, and where its store knows none that would contradict.
+    """
+    data = image_of(reference)
+    if data:
+        return here(data, root) | {"name": reference}
+    name, digest = local_name(reference), split(reference)[2]
+    data = image_of(name) if name != reference else None
+    if not data:
+        return None
+    found = here(data, root) | {"name": name}
+    return found if digest is None or digest in found["digests"] or not found["digests"] else None
+
+
+def pulled(pinned: str, name: str, image_of: Callable[[str], Mapping[str, Any] | None]) -> dict[str, Any] | None:
+    """What a pull brought, under the name by which every node has it."""
+    data = image_of(pinned) or image_of(name)
+    return here(data) | {"name": name} if data else None
 
 
 def unavailable(reference: str, digest: str | None, node: str, evidence: Sequence[str] = ()) -> Finding:
@@ -130,6 +160,47 @@ def unavailable(reference: str, digest: str | None, node: str, evidence: Sequenc
         evidence=evidence,
         get=f"{pull} (or docker load of a saved one), then repeat the command: the other nodes get it from there.",
     )
+
+
+def unproven(reference: str, image: Mapping[str, Any], node: str) -> Finding | None:
+    """A pinned image that is there by its tag, with nothing that shows the digest."""
+    repository, _tag, digest = split(reference)
+    if not image["present"] or digest is None or digest in image["digests"]:
+        return None
+    return finding(
+        "IMAGE_DIGEST_UNPROVEN",
+        node=node,
+        found=f"{image.get('name') or local_name(reference)} is there and has no registry digest",
+        expected=digest,
+        pinned=f"{repository}@{digest}",
+    )
+
+
+def registry_answer(reference: str, digest: str, asked: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:
+    """Whether the registry would give the image, in the words of this node's Docker."""
+    try:
+        said = asked(f"{split(reference)[0]}@{digest}")
+    except Exception as error:
+        return {"answers": False, "said": str(error)[:400]}
+    offered = [f"{item.get('os')}/{item.get('architecture')}" for item in said.get("Platforms") or ()]
+    return {"answers": True, "said": f"offers {', '.join(offered) or 'one image'}"}
+
+
+def choose_source(
+    reference: str, digest: str, node: str, looks: Mapping[str, Mapping[str, Any]]
+) -> tuple[str, bool, list[Finding]]:
+    """(source, whether it has to pull first, findings). A node whose digest is known goes before one that only has the
+    tag; once over the internet is enough, so the others get it from the node that pulled.
+    """
+    having = [name for name, look in looks.items() if look["image"]["present"]]
+    proved = [name for name in having if not digest or digest in looks[name]["image"]["digests"]]
+    if having:
+        return (proved or having)[0], False, []
+    pulling = next((name for name, look in looks.items() if (look.get("registry") or {}).get("answers")), "")
+    if pulling:
+        return pulling, True, []
+    said = [f"{name}: {look['registry']['said']}" for name, look in looks.items() if look.get("registry")]
+    return "", False, [unavailable(reference, digest or None, node, said)]
 
 
 def judge(reference: str, mine: Mapping[str, Any], theirs: Mapping[str, Any], node: str, source: str) -> Finding:
@@ -182,130 +253,3 @@ def _short(value: Any) -> str:
     if isinstance(value, list):
         return f"{len(value)} ({', '.join(str(item)[:19] for item in value[-2:])})"
     return str(value)[:19]
-
-
-# Answers to a peer
-
-
-def answer_inspect(arguments: Sequence[str], runner: Run = run) -> int:
-    """``image-inspect REFERENCE``: what this node has, as JSON."""
-    found, findings = inspect(_one_reference(arguments), "peer", runner)
-    for item in findings:
-        print("\n".join([item.found, *item.evidence]), file=sys.stderr)
-    print(json.dumps(found, sort_keys=True))
-    return 1 if findings else 0
-
-
-def answer_load(arguments: Sequence[str]) -> int:
-    """``image-load NAME:TAG``: docker load of what comes in; the image then has that name here."""
-    name = _one_reference(arguments)
-    if split(name)[1] is None or split(name)[2] is not None:
-        raise RefusedError("image-load takes NAME:TAG")
-    done = subprocess.run(["docker", "load"], stdout=subprocess.PIPE, check=False)
-    text = done.stdout.decode("utf-8", "backslashreplace")
-    sys.stdout.write(text)
-    if done.returncode != 0:
-        return done.returncode
-    loaded = _LOADED.findall(text)
-    if name not in loaded and loaded:
-        tagged = run(["docker", "tag", "--", loaded[-1], name])
-        sys.stderr.write(tagged.stderr)
-        return tagged.rc
-    return 0
-
-
-def _one_reference(arguments: Sequence[str]) -> str:
-    if len(arguments) != 1 or not IMAGE_REFERENCE.fullmatch(arguments[0]):
-        raise RefusedError("one reference of an image is wanted, and nothing else")
-    return arguments[0]
-
-
-# Jobs
-
-
-def _ask(address: str, reference: str, runner: Run = run) -> tuple[dict[str, Any] | None, Outcome]:
-    done = runner([*ssh_argv(address), f"image-inspect {reference}"], timeout_s=120)
-    outcome = Outcome(done.rc, 0, done.duration_s, [line for line in done.stderr.splitlines() if line.strip()][-8:])
-    if not done.ok:
-        return None, outcome
-    try:
-        answer = json.loads(done.stdout)
-    except ValueError:
-        return None, Outcome(done.rc or 1, said=[f"not an answer of ours: {done.stdout[:200]!r}"])
-    return answer, outcome
-
-
-def push_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
-    """Bring ``reference`` to ``node`` at ``addresses``, unless it has the same image already."""
-    reference, target = str(spec["reference"]), str(spec["node"])
-    mine, findings = inspect(reference, job.node)
-    if findings:
-        raise JobFailedError(*findings)
-    if not mine["present"]:
-        raise JobFailedError(unavailable(reference, None, job.node))
-    name = local_name(reference)
-    if (
-        name != mine["name"]
-        and run(["docker", "image", "inspect", "--format", "{{.Id}}", "--", name]).stdout.strip() != mine["id"]
-    ):
-        run(["docker", "tag", "--", mine["id"], name], check=True)
-    last: dict[str, Any] = {}
-    sent = 0
-
-    def attempt(address: str) -> Finding | None:
-        nonlocal last, sent
-        answer, outcome = _ask(address, reference)
-        if answer is None:
-            return explain(outcome, node=job.node, target=target, address=address, path="/var/lib/docker")
-        last = answer
-        if same(mine, answer):
-            return None
-        job.stage(f"sends {name} to {target}", mine["size_bytes"])
-        began = time.monotonic()
-        saved, loaded = pump(
-            ["docker", "save", name],
-            [*ssh_argv(address, cipher=COPY_CIPHER), f"image-load {name}"],
-            job.at,
-            lambda: job.stage(f"{target} unpacks {name}"),
-        )
-        if loaded.rc != 0:
-            return explain(loaded, node=job.node, target=target, address=address, path="/var/lib/docker")
-        if saved.rc != 0:
-            return explain(saved, node=job.node, target=job.node, address="this node", path="/var/lib/docker")
-        sent = loaded.moved
-        job.measure(image_copy_bytes=sent, image_copy_s=round(time.monotonic() - began, 3), image_copy_address=address)
-        answer, outcome = _ask(address, reference)
-        if answer is None:
-            return explain(outcome, node=job.node, target=target, address=address, path="/var/lib/docker")
-        last = answer
-        return None
-
-    failure = over_rails([str(a) for a in spec["addresses"]], attempt, job.note, node=job.node, target=target)
-    if failure:
-        raise JobFailedError(failure)
-    job.note(judge(reference, last, mine, target, job.node))
-    return {"changed": sent > 0, "bytes": sent, "image": last}
-
-
-def pull_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
-    """Pull ``reference`` by its ``digest``; a tag alone is never pulled."""
-    reference, digest = str(spec["reference"]), str(spec["digest"])
-    pinned = f"{split(reference)[0]}@{digest}"
-    if split(pinned)[2] is None:
-        raise ValueError(f"{pinned} has no digest")
-    job.stage(f"pulls {pinned}")
-    began = time.monotonic()
-    done = run(["docker", "pull", "--quiet", pinned], timeout_s=24 * 3600)
-    if not done.ok:
-        outcome = Outcome(done.rc, said=done.stderr.splitlines()[-8:])
-        if "no space left on device" in done.stderr.lower():
-            raise JobFailedError(
-                explain(outcome, node=job.node, target=job.node, address="this node", path="/var/lib/docker")
-            )
-        raise JobFailedError(unavailable(reference, digest, job.node, outcome.said))
-    run(["docker", "tag", pinned, local_name(reference)], check=True)
-    job.measure(image_pull_s=round(time.monotonic() - began, 3))
-    found, findings = inspect(reference, job.node)
-    if findings or not found["present"]:
-        raise JobFailedError(*findings or [unavailable(reference, digest, job.node)])
-    return {"changed": True, "image": found}

@@ -52,8 +52,7 @@ IMAGE_REFERENCE = re.compile(
 # status; it has to check them itself, by an exact grammar.
 VERBS: dict[str, tuple[str, str]] = {
     "ping": ("peer", "answer_ping"),
-    "image-load": ("images", "answer_load"),
-    "image-inspect": ("images", "answer_inspect"),
+    "image-serve": ("image_serve", "answer_serve"),
 }
 
 

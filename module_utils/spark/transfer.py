@@ -36,7 +36,7 @@ class Outcome:
     stdout: str = ""
 
 
-class _Tail(Thread):
+class Tail(Thread):
     """Reads a stream to its end and keeps the last lines, so that a talkative program never blocks on its stderr."""
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -86,7 +86,7 @@ def rsync(argv: Sequence[str], moved: Callable[[int], None]) -> Outcome:
     with child:
         if child.stdout is None or child.stderr is None:
             raise RuntimeError("pipes were asked for")
-        tail = _Tail(child.stderr)
+        tail = Tail(child.stderr)
         rest = b""
         while block := os.read(child.stdout.fileno(), 65536):
             *lines, rest = re.split(rb"[\r\n]", rest + block)
@@ -131,7 +131,7 @@ def pump(
         with sink:
             if not (source.stdout and source.stderr and sink.stdin and sink.stdout and sink.stderr):
                 raise RuntimeError("pipes were asked for")
-            tails, answers = (_Tail(source.stderr), _Tail(sink.stderr)), _Tail(sink.stdout)
+            tails, answers = (Tail(source.stderr), Tail(sink.stderr)), Tail(sink.stdout)
             total = 0
             try:
                 while block := os.read(source.stdout.fileno(), _BLOCK):

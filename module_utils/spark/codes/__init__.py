@@ -9,6 +9,7 @@ from .diagnose import CODES as DIAGNOSE
 from .fabric import CODES as FABRIC
 from .gid import CODES as GID
 from .host import CODES as HOST
+from .image import CODES as IMAGE
 from .link import CODES as LINK
 from .model import CODES as MODEL
 from .serving import CODES as SERVING
@@ -24,6 +25,7 @@ DOMAINS: dict[str, tuple[Code, ...]] = {
     "diagnose": DIAGNOSE,
     "model": MODEL,
     "transfer": TRANSFER,
+    "image": IMAGE,
     "serving": SERVING,
 }
 

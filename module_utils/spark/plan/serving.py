@@ -124,14 +124,19 @@ def _image(cluster: Cluster, recipe: Recipe, facts_by_node: Mapping[str, Facts])
         "source_node": None,
         "identity": {},
     }
-    for member in cluster.members:
-        seen = facts_by_node.get(member.node, {}).get("image") or {}
-        if seen.get("present") and seen.get("reference") == recipe.image_reference:
-            image["source_node"] = member.node
-            image["identity"] = {
-                key: seen.get(key) for key in ("id", "repo_digests", "layers", "architecture", "size_bytes")
-            }
-            break
+    having = [
+        (member.node, seen)
+        for member in cluster.members
+        if (seen := facts_by_node.get(member.node, {}).get("image") or {}).get("present")
+        and seen.get("reference") == recipe.image_reference
+    ]
+    # A node that shows the pinned digest goes before one that has an image of that tag.
+    shown = [item for item in having if any(str(d).endswith(f"@{recipe.digest}") for d in item[1]["repo_digests"])]
+    for node, seen in (shown or having)[:1]:
+        image["source_node"] = node
+        image["identity"] = {
+            key: seen.get(key) for key in ("id", "repo_digests", "layers", "architecture", "size_bytes")
+        }
     return image
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.spark import images, jobs, peer, runner, trust, undo, weights
+from ansible.module_utils.spark import image_daemon, images, jobs, peer, runner, trust, undo, weights
 from ansible.module_utils.spark.codes import DOMAINS
 from ansible.module_utils.spark.findings import finding
 from ansible.module_utils.testing import patch_module_args
@@ -251,8 +251,24 @@ class TestImageInfo:
         ],
     )
     def test_an_image_that_is_not_here(self, call, monkeypatch, source, digest, said):
-        monkeypatch.setattr(images, "inspect", lambda *_arguments: (dict(images.ABSENT), []))
-        assert codes(call("image_info", reference="a/b:1", source_node=source, digest=digest)) == said
+        monkeypatch.setattr(image_daemon.Daemon, "ask", lambda *_arguments: (404, {"message": "No such image"}))
+        monkeypatch.setattr(image_daemon.Daemon, "answered_for", lambda *_arguments: {"Platforms": []})
+        result = call("image_info", reference="a/b:1", source_node=source, digest=digest)
+        assert codes(result) == said
+        assert result["registry"].get("answers") is (True if digest else None)
+
+    def test_docker_is_silent(self, call, monkeypatch):
+        monkeypatch.setattr(image_daemon.Daemon, "ask", lambda *_arguments: (500, {"message": "on fire"}))
+        result = call("image_info", reference="a/b:1", source_node="spark-01")
+        assert codes(result) == ["DOCKER_SILENT"]
+        assert "on fire" in result["msg"]
+
+    def test_there_by_its_tag_and_nothing_shows_the_digest(self, call, monkeypatch):
+        known = {"/images/a/b:1/json": (200, {"Id": "sha256:1", "RepoDigests": [], "RootFS": {"Layers": ["x"]}})}
+        monkeypatch.setattr(image_daemon.Daemon, "ask", lambda _self, _method, path: known.get(path, (404, {})))
+        result = call("image_info", reference=f"a/b:1@sha256:{'a' * 64}")
+        assert result["image"]["name"] == "a/b:1"
+        assert codes(result) == ["IMAGE_DIGEST_UNPROVEN"]
 
     def test_rubbish(self, call):
         assert call("image_info", reference="a b")["failed"]
