@@ -87,6 +87,14 @@ CODES: tuple[Code, ...] = (
         "Run the play again; if it stays, look for what holds back the client of rail {rail} on {node}.",
     ),
     Code(
+        "LINK_COUNTERS_SILENT",
+        "warn",
+        "No counter shows when the streams ran",
+        "That they ran together is then known from the clients' own stamps only: a client that ran and waited would not "
+        "be seen.",
+        "On {node}: look for a firmware or driver that does not count, `rdma statistic show link`.",
+    ),
+    Code(
         "LINK_NOT_SENDING",
         "fatal",
         "The host sends less than the link would take",

@@ -37,12 +37,22 @@ def judge(run: LegRun, limits: Limits, seen: Sequence[str] = ()) -> list[Finding
     failures = [verdict.failed(node, stream, run.told) for stream in run.streams if stream.failure]
     if failures:
         return found + failures
+    flow = together(run.samples)
+    if flow is None and len(run.lanes) > 1:
+        found.append(
+            finding(
+                "LINK_COUNTERS_SILENT",
+                node=node,
+                found=f"no counter of {', '.join(netdevs)} moved while the streams ran",
+                expected="counters of all functions that rise together",
+            )
+        )
     return found + verdict.judge(
         node,
         run.streams,
         min_gbps=limits.of(run.leg),
         transport=limits.transport,
-        flow=together(run.samples),
+        flow=flow,
         path=path_of(node, run.leg.target, netdevs, run.own, run.peer, counts_loss=limits.transport == "rdma"),
         both=run.leg.kind == "both",
         seen=seen,

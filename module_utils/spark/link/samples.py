@@ -49,7 +49,7 @@ def flowing(samples: Sequence[Sample]) -> list[tuple[float, float]]:
 
 
 def together(lanes: Sequence[Sequence[Sample]]) -> Together | None:
-    """How long all functions carried at the same time; None where nothing could be sampled.
+    """How long all functions carried at the same time; None where nothing could be sampled or no counter moved.
 
     The samples of all functions are taken in one go, so their steps are the same.
     """
@@ -57,11 +57,13 @@ def together(lanes: Sequence[Sequence[Sample]]) -> Together | None:
         return None
     flows = [flowing(samples) for samples in lanes]
     longest = max(_length(flow) for flow in flows)
+    if not longest:
+        return None
     common = flows[0]
     for flow in flows[1:]:
         common = _intersection(common, flow)
     seconds = _length(common)
-    return Together(seconds, seconds / longest if longest else 0.0, longest)
+    return Together(seconds, seconds / longest, longest)
 
 
 def _length(spans: Sequence[tuple[float, float]]) -> float:
