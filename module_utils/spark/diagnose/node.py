@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..link.run import Place, stop
+from ..link.run import Place, serving, stop
 from ..parse.rdma import read_devices
 from . import read as reading
 from .runs import SECONDS, alone, between, loopback, open_listeners, skipped, towards, usable
@@ -83,8 +83,11 @@ def _state(read: Mapping[str, Any]) -> str:
 def run(place: Place, asked: Asked) -> dict[str, Any]:
     legs = between(asked.nodes, transport=asked.transport, seconds=asked.seconds)
     mine = [leg for leg in legs if leg.source == asked.node]
-    if asked.unloaded:
-        return {"runs": [skipped(leg, asked.unloaded) for leg in mine]}
+    # A rank may have been started since the first phase.
+    busy = serving(place.run)
+    why = asked.unloaded or (f"{asked.node}: {busy}" if busy else "")
+    if why:
+        return {"runs": [skipped(leg, why) for leg in mine]}
     refused = dict(asked.refused)
     if all(leg.target in refused for leg in mine):
         return {"runs": [skipped(leg, refused[leg.target]) for leg in mine]}

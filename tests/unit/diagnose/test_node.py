@@ -127,6 +127,8 @@ def test_a_rank_that_serves_here_is_not_disturbed(machine: Machine) -> None:
     machine.answer("systemctl", "is-active", "spark-rank.service", stdout="active\n")
     found = phases.look(place(machine), asked())
     assert found["not_listening"] == "spark-01: spark-rank.service is active"
+    ran = phases.run(place(machine), asked())
+    assert {run["skipped"] for run in ran["runs"]} == {"spark-01: spark-rank.service is active"}
     assert not machine.ran("systemd-run")
 
 
