@@ -90,8 +90,8 @@ CODES: tuple[Code, ...] = (
         "LINK_COUNTERS_SILENT",
         "warn",
         "No counter shows when the streams ran",
-        "That they ran together is then known from the clients' own stamps only: a client that ran and waited would not "
-        "be seen.",
+        "That they ran together is then known from the clients' own stamps only: a client that ran and waited would "
+        "not be seen.",
         "On {node}: look for a firmware or driver that does not count, `rdma statistic show link`.",
     ),
     Code(
