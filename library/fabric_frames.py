@@ -43,7 +43,7 @@ options:
   limit_s:
     description: Seconds after which to stop, though a peer is silent.
     type: int
-    default: 10
+    default: 20
 attributes:
   check_mode:
     description: Frames change nothing, so check mode is the same.
@@ -90,7 +90,7 @@ def main() -> None:
             "peers": {"type": "list", "elements": "str", "required": True},
             "netdevs": {"type": "list", "elements": "str", "required": True},
             "addresses": {"type": "list", "elements": "str", "default": []},
-            "limit_s": {"type": "int", "default": 10},
+            "limit_s": {"type": "int", "default": 20},
         },
         supports_check_mode=True,
     )

@@ -43,7 +43,7 @@ class Ask:
     peers: tuple[str, ...]
     netdevs: tuple[str, ...]
     addresses: tuple[str, ...] = ()
-    limit_s: float = 10.0
+    limit_s: float = 20.0
 
 
 @dataclass(frozen=True, order=True)

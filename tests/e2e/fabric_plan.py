@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import json
+import tempfile
+from collections.abc import Mapping
 from typing import Any
 
+import ansible_runner
 import yaml
 from ansible.module_utils.spark.plan.build import build_plan
 from ansible.module_utils.spark.plan.fabric import wire_question
 from ansible.module_utils.spark.plan.inventory import Cluster, read_cluster
 from ansible.module_utils.spark.plan.types import Plan
 
-from .virtual_pair import VirtualPair
+from .virtual_pair import PROJECT, VirtualPair
 
 Facts = dict[str, dict[str, Any]]
 
@@ -26,29 +28,48 @@ def cluster_of(pair: VirtualPair, **variables: Any) -> Cluster:
     return read_cluster(str(shared["cluster_name"]), [(node, shared) for node in pair.nodes])
 
 
-def on_all(pair: VirtualPair, call: Callable[[str], dict[str, Any]]) -> Facts:
-    """One call per node, at the same time."""
-    with ThreadPoolExecutor(len(pair.nodes)) as pool:
-        found = dict(zip(pair.nodes, pool.map(call, pair.nodes), strict=True))
-    for node, result in found.items():
-        assert not result["failed"], (node, result)
+def everywhere(pair: VirtualPair, module: str, arguments: Mapping[str, Mapping[str, Any]]) -> Facts:
+    """One module on all nodes at the same time, as a play would run it, with the arguments of each."""
+    names = next(iter(arguments.values()))
+    templated = {
+        name: "{{ " + repr({node: own[name] for node, own in arguments.items()}) + "[inventory_hostname] }}"
+        for name in names
+    }
+    with tempfile.TemporaryDirectory(prefix="spark-e2e-") as scratch:
+        done = ansible_runner.run(
+            private_data_dir=scratch,
+            project_dir=str(PROJECT),
+            host_pattern="spark",
+            module=module,
+            module_args=json.dumps(templated),
+            inventory=str(pair.inventory),
+            cmdline="--become",
+            envvars={
+                "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"),
+                "ANSIBLE_CALLBACK_PLUGINS": str(PROJECT / "callback_plugins"),
+            },
+            quiet=True,
+        )
+        events = [event for event in done.events if event["event"].startswith("runner_on_")]
+    found = {
+        event["event_data"]["host"]: event["event_data"]["res"] for event in events if event["event"] == "runner_on_ok"
+    }
+    assert set(found) == set(arguments), [event["event_data"].get("res") for event in events]
     return found
 
 
 def facts_of(pair: VirtualPair) -> Facts:
-    found = on_all(pair, lambda node: pair.module(node, "node_info", api_port=8000))
+    found = everywhere(pair, "node_info", {node: {"api_port": 8000} for node in pair.nodes})
     return {node: result["node"] for node, result in found.items()}
 
 
-def wire_of(pair: VirtualPair, cluster: Cluster, facts: Mapping[str, Any], **changed: Any) -> Facts:
+def wire_of(pair: VirtualPair, cluster: Cluster, facts: Mapping[str, Any]) -> Facts:
     """What the nodes hear of each other, asked as the plan would ask."""
-
-    def ask(node: str) -> dict[str, Any]:
-        question = {**wire_question(cluster, facts, node), **changed}
-        asked = ("cluster", "node", "peers", "netdevs", "addresses")
-        return pair.module(node, "fabric_frames", **{name: question[name] for name in asked})
-
-    return {node: result["wire"] for node, result in on_all(pair, ask).items()}
+    asked = ("cluster", "node", "peers", "netdevs", "addresses")
+    questions: dict[str, Any] = {node: wire_question(cluster, facts, node) for node in pair.nodes}
+    assert all(question["ask"] for question in questions.values()), questions
+    arguments = {node: {name: question[name] for name in asked} for node, question in questions.items()}
+    return {node: result["wire"] for node, result in everywhere(pair, "fabric_frames", arguments).items()}
 
 
 def plan_of(cluster: Cluster, facts: Mapping[str, Any], wire: Mapping[str, Any] | None = None) -> Plan:

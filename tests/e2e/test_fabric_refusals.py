@@ -5,8 +5,9 @@ Every test leaves the pair as it found it; none of them changes what the next on
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from lab.vm.qemu import Monitor
 
-from .fabric_plan import cluster_of, facts_of, on_all, plan_of, said, wire_of
+from .fabric_plan import cluster_of, everywhere, facts_of, plan_of, said, wire_of
 from .virtual_pair import PROJECT, VirtualPair, changed_paths
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -85,11 +86,11 @@ address1=10.9.0.1/24
 """
 KEYFILE_PATH = "/etc/NetworkManager/system-connections/cx7.nmconnection"
 CONFIGURED = {
-    # NetworkManager itself saves profiles as netplan files where it was built with netplan.
+    # Where NetworkManager was built with netplan this profile would be a netplan file, and the other finding.
     "a saved profile": (
         f"nmcli connection add type ethernet ifname {FIRST} con-name cx7 ipv4.method manual ipv4.addresses 10.9.0.1/24",
         "nmcli connection delete cx7",
-        {"NETPLAN_FOREIGN_CLAIM"},
+        {"NM_PROFILE_CLAIM"},
     ),
     "a key file": (
         f"umask 077; printf '%s' '{KEYFILE}' > {KEYFILE_PATH}; nmcli connection load {KEYFILE_PATH}",
@@ -185,12 +186,17 @@ def test_a_network_that_is_right_is_adopted_and_one_node_without_joins_it(vm_pai
         assert ("FABRIC_SUBNETS_FOUND", cluster.name) in said(plan, "note")
         assert [rail["address"] for rail in plan["nodes"][1]["rails"]] == ["10.9.0.2", "10.9.1.2"]
 
-        def configure(node: str) -> dict[str, Any]:
-            me: Any = next(one for one in plan["nodes"] if one["node"] == node)
-            text = {"path": me["netplan"]["path"], "text": me["netplan"]["text"]}
-            return vm_pair.module(node, "fabric_netplan", node=node, rails=me["rails"], mtu=plan["mtu"], **text)
-
-        for result in on_all(vm_pair, configure).values():
+        arguments: dict[str, Any] = {
+            str(one["node"]): {
+                "node": one["node"],
+                "rails": one["rails"],
+                "mtu": plan["mtu"],
+                "path": one["netplan"]["path"],  # type: ignore[index]
+                "text": one["netplan"]["text"],  # type: ignore[index]
+            }
+            for one in plan["nodes"]
+        }
+        for result in everywhere(vm_pair, "fabric_netplan", arguments).values():
             assert (result["changed"], result["adopted"]) == (False, True), result
         assert changed_paths(before, vm_pair.snapshot()) == {}
     finally:
@@ -206,22 +212,29 @@ def test_a_network_that_is_right_is_adopted_and_one_node_without_joins_it(vm_pai
             vm_pair.sh(HEAD, f"nmcli connection delete cx7-{rail}")
 
 
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]
+
+
 @pytest.fixture
 def shared_port(tmp_path: Path) -> Iterator[VirtualPair]:
     """A pair of its own, both functions of both nodes in one broadcast domain."""
-    name, ports = "lab-shared", {"22212": "22512", "22213": "22513"}
+    name, ports = "lab-shared", dict(zip(("22212", "22213"), map(str, free_ports(2)), strict=True))
     machines = (PROJECT / "lab" / "machines" / "lab-fabric.yml").read_text(encoding="utf-8")
     hosts = (PROJECT / "inventory" / "lab-fabric" / "hosts.yml").read_text(encoding="utf-8")
     machines = machines.replace("name: lab-fabric", f"name: {name}").replace("shared_port: false", "shared_port: true")
     hosts = hosts.replace("{{ inventory_dir }}/../../.lab/lab-fabric", str(PROJECT / ".lab" / name))
     for old, new in ports.items():
         machines, hosts = machines.replace(old, new), hosts.replace(old, new)
-    (tmp_path / "machines.yml").write_text(machines, encoding="utf-8")
-    (tmp_path / "hosts.yml").write_text(hosts, encoding="utf-8")
-    (tmp_path / "group_vars").mkdir()
-    (tmp_path / "group_vars" / "lab_fabric.yml").write_text(f"cluster_name: {name}\ndisk_headroom_gib: 1\n")
-    pair = VirtualPair(str(tmp_path / "machines.yml"))
-    pair.inventory = tmp_path
+    (tmp_path / f"{name}.yml").write_text(machines, encoding="utf-8")
+    inventory = tmp_path / name
+    (inventory / "group_vars").mkdir(parents=True)
+    (inventory / "hosts.yml").write_text(hosts, encoding="utf-8")
+    variables = f"cluster_name: {name}\ntakeover: true\ndisk_headroom_gib: 1\n"
+    (inventory / "group_vars" / "lab_fabric.yml").write_text(variables, encoding="utf-8")
+    pair = VirtualPair(name, folder=tmp_path)
     pair.lab("up")
     try:
         yield pair
