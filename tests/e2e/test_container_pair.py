@@ -293,7 +293,8 @@ def test_a_rank_that_is_killed_ends_the_other_one(container_pair: VirtualPair) -
         "collective.yml", model="lab-tiny", collective_seconds=50, collective_calls=1000000, collective_largest_mib=1
     )
     assert outcome.rc != 0
-    assert time.monotonic() - began < 45
+    # All eight sizes would take 400 s.
+    assert time.monotonic() - began < 200
     fatal = {item["node"]: item["code"] for item in outcome.result("lab")["findings"] if item["severity"] == "fatal"}
     assert fatal[WORKER] == "RANK_KILLED", fatal
     # Whichever comes first: gloo's own error, or the other node's word.
