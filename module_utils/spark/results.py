@@ -101,10 +101,19 @@ def _nodes_row(plan: Mapping[str, Any]) -> str:
 
 
 def _link_row(link: Mapping[str, Any]) -> str:
-    rails = " + ".join(f"{rail['gbps']:.2f}" for rail in link.get("rails", ()))
+    """The weakest direction in numbers, and what was measured besides; a stream that failed has none."""
+    gbps = [rail.get("gbps") for rail in link.get("rails", ())]
+    rails = " + ".join("none" if value is None else f"{value:.2f}" for value in gbps)
+    total = link.get("sum_gbps")
     overlap = link.get("overlap_share")
     shared = f", {overlap:.0%} of the time together" if isinstance(overlap, (int, float)) else ""
-    return f"{rails} = {link.get('sum_gbps', 0.0):.2f} Gb/s (needs {link.get('min_gbps')}{shared})"
+    ends = f"{link['from']} to {link['to']} " if link.get("from") and link.get("to") else ""
+    told = "no sum" if total is None else f"{total:.2f} Gb/s"
+    both = [leg["sum_gbps"] for leg in link.get("directions", ()) if leg["kind"] == "both" and leg["sum_gbps"]]
+    ways = f"; both ways {min(both):.2f}" if both else ""
+    round_trips = [item["typical_us"] for item in link.get("latency", ()) if item["typical_us"] is not None]
+    latency = f"; {max(round_trips):.1f} us" if round_trips else ""
+    return f"{ends}{rails} = {told} (needs {link.get('min_gbps')}{shared}){ways}{latency}"
 
 
 def _completion_row(completion: Mapping[str, Any]) -> str:

@@ -121,3 +121,19 @@ def test_a_diagnosis_comes_before_the_findings_and_says_nothing_twice() -> None:
     assert text.count("CAUSE_NO_CARRIER") == 1
     assert "FABRIC_LINK_DOWN" not in text
     assert text.index("Reseat the cable.") < text.index("FABRIC_MTU_DIFFERS")
+
+
+def test_a_stream_that_failed_leaves_a_summary() -> None:
+    link = {
+        "from": "spark-01",
+        "to": "spark-02",
+        "rails": [{"rail": 0, "gbps": 92.57}, {"rail": 1, "gbps": None}],
+        "sum_gbps": None,
+        "min_gbps": 170,
+        "overlap_share": 1.0,
+        "directions": [{"kind": "write", "sum_gbps": None}, {"kind": "both", "sum_gbps": 369.28}],
+        "latency": [{"typical_us": 1.99}, {"typical_us": None}],
+    }
+    text = results.summary(a_result(measurements={"spark-01": {"link": link}}), "results/x/result.json")
+    row = "spark-01 to spark-02 92.57 + none = no sum (needs 170, 100% of the time together); both ways 369.28; 2.0 us"
+    assert row in text
