@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..codes import REGISTRY
-from .causes import Cause, Diagnosis, differences
+from .case import Cause, differences
+from .causes import Diagnosis
 from .redact import Redactor, dumped
 
 # What of node_info's facts is worth telling; all others are nobody's business.

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.spark.codes.diagnose import CODES
-from ansible.module_utils.spark.diagnose.causes import TESTS, diagnose
+from ansible.module_utils.spark.diagnose.case import TESTS
+from ansible.module_utils.spark.diagnose.causes import diagnose
 
 from .pair import evidence
 
