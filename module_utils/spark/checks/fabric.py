@@ -194,20 +194,26 @@ def _free_subnets(used: Sequence[Network], count: int) -> list[str]:
 
 def _switched_off(node: Mapping[str, Any], facts: Facts) -> Iterable[Finding]:
     """Functions that are set down. A rail that has its address already would not be touched, and so stay down."""
+    kept: list[str] = []
+    empty: list[str] = []
     for rail in node["rails"]:
         device = _netdev(facts, rail["netdev"])
-        if device is None or device.get("admin_up"):
-            continue
-        kept = f"{rail['address']}/{rail['prefix']}" in device.get("addresses", ())
-        yield finding(
-            "FABRIC_SWITCHED_OFF",
-            node=node["node"],
-            severity="fatal" if kept else "note",
-            found=f"{device['name']} (rail {rail['rail']}) is set down"
-            + (", with its address" if kept else "; whether its cable works shows after the change"),
-            expected="an interface that is up",
-            netdev=device["name"],
-        )
+        if device is not None and not device.get("admin_up"):
+            held = f"{rail['address']}/{rail['prefix']}" in device.get("addresses", ())
+            (kept if held else empty).append(device["name"])
+    for netdevs, severity, why in (
+        (kept, "fatal", "with the planned address"),
+        (empty, "note", "so whether the cable works shows after the change"),
+    ):
+        if netdevs:
+            yield finding(
+                "FABRIC_SWITCHED_OFF",
+                node=node["node"],
+                severity=severity,
+                found=f"{' and '.join(netdevs)}: set down, {why}",
+                expected="interfaces that are up",
+                commands=" && ".join(f"sudo ip link set {netdev} up" for netdev in netdevs),
+            )
 
 
 def _netplan(node: Mapping[str, Any], facts: Facts) -> Iterable[Finding]:

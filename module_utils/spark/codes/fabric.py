@@ -108,7 +108,7 @@ CODES: tuple[Code, ...] = (
         "A function is switched off",
         "Somebody, or nothing yet, has set the interface down: no cable can show a link there. Where addresses are set "
         "up the play switches it on; where they are already, nothing would.",
-        "On {node}: sudo ip link set {netdev} up",
+        "On {node}: {commands}",
     ),
     Code(
         "FABRIC_SPEED_LOW",
