@@ -20,7 +20,7 @@ _MAC = re.compile(r"(?<![\w:])((?:[0-9a-f]{2}:){2}[0-9a-f]{2})(?::[0-9a-f]{2}){3
 _UUID = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.I)
 _SERIAL = re.compile(
     r"(?im)\b(?P<name>serial (?:number|no\.?)|vendor sn|(?:node|port|system(?: image)?)[ _]?guid|board[ _]id"
-    r"|vendor specific)(?P<between>\s*[:=]?\s*)\S[^\n]*"
+    r"|vendor specific)\b(?P<between>\s*[:=]?\s*)\S[^\n]*"
 )
 _KEY = re.compile(r"-----BEGIN [A-Z ]*-----.*?-----END [A-Z ]*-----", re.S)
 _SSH_KEY = re.compile(r"\b(?:ssh-(?:ed25519|rsa|dss)|ecdsa-sha2-\S+) [A-Za-z0-9+/=]{40,}")

@@ -144,16 +144,20 @@ def markdown(diagnosis: Diagnosis, evidence: Mapping[str, Any], about: Mapping[s
         read = node.get("read")
         if read and read["hot_plugs"]:
             lines += _section(f"Cables moved since boot on {name}", read["hot_plugs"])
-    findings = [f"{item['code']} on {item['node']}: {item['found']}" for item in evidence["plan_findings"]]
+    findings = [f"{item['code']} on {item['node']}: {_flat(item['found'])}" for item in evidence["plan_findings"]]
     lines += _section("What the plan says", findings)
     lines += _section("Not run, not read", diagnosis.not_done)
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
 def _cause(number: int, cause: Cause) -> Iterator[str]:
     item = cause.finding
     yield f"{number}. **{REGISTRY[item.code].title}** ({cause.likelihood}, `{item.code}`, {item.node})"
-    yield f"   - found: {item.found}"
+    yield f"   - found: {_flat(item.found)}"
     yield f"   - expected: {item.expected}"
     for line in item.evidence:
         yield f"   - evidence: {line}"

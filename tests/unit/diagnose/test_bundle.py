@@ -113,6 +113,7 @@ def test_no_file_of_a_bundle_holds_what_was_planted_anywhere_in_the_evidence() -
             assert gone not in text, f"{planted} in {name}"
         assert "203.0.113" not in text, name
         assert "planted-serial" not in text, name
+    assert "serial numbers, MACs and secrets are taken out" in contents["report.md"]
     assert json.loads(contents["evidence.json"])["state"] == "sick"
     assert "192.168.200.12" in contents["evidence.json"]
 
