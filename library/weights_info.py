@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark import jobs, weights
+from ansible.module_utils.spark import jobs, publisher, weights
 from ansible.module_utils.spark.findings import finding
 from ansible.module_utils.spark_module import finish
 
@@ -71,8 +72,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 weights:
-  description: Whether the folder is there, its files, bytes, digest (null while a file is unread), manifest, and
-    whether something that was being copied lies beside it.
+  description: Whether the folder is there, its files, bytes, digest (null while a file is unread), manifest, how many
+    hashes are the publisher's word so far, and whether something that was being copied lies beside it.
   returned: always
   type: dict
 rankctl_sha256:
@@ -96,19 +97,30 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    record = publisher.Record()
     node, path, source = module.params["node"], module.params["path"], module.params["source_node"]
     present, made, findings = weights.look(path, node)
     if not source or (node == source and not present):
         findings.append(weights.missing(node, [path], module.params["repository"], module.params["revision"]))
     elif node == source:
         findings += weights.completeness(path, made, node)
+        record = publisher.read(path, made)
+        findings += publisher.revision_findings(path, record, module.params["revision"], node)
     else:
         # A target's own faults are put right by the copy.
         findings = []
         free = shutil.disk_usage(weights.existing_parent(path)).free
         short_of = max(0, module.params["bytes"] - made.bytes)
         findings += weights.room(node, path, short_of, free, module.params["headroom_bytes"])
-    known = made if module.params["trust"] == "nothing" else weights.recall(path, made)
+    if present:
+        findings += publisher.owner_findings(path, made, node, weights.owner_for(os.path.dirname(path)))
+    known = made
+    claimed: dict[str, str] = {}
+    if module.params["trust"] != "nothing":
+        known = weights.recall(path, made)
+        # A target has to have read what it claims to have; the source's files are checked when they arrive elsewhere.
+        claimed = publisher.claimed(known, record) if node == source else {}
+        known = weights.with_hashes(known, claimed)
     if module.check_mode and known.unhashed():
         found = f"{len(known.unhashed())} files of {path} whose hash is not known yet"
         expected = "a hash for every file"
@@ -123,6 +135,7 @@ def main() -> None:
             "files": len(known.files),
             "bytes": known.bytes,
             "unread": len(known.unhashed()),
+            "claimed": len(claimed),
             "digest": known.digest() if present else None,
             "arriving": weights.arriving(path),
             "manifest": known.as_data(),

@@ -185,8 +185,9 @@ def give(
     except sender.SendError as error:
         failure = error
     seconds = time.monotonic() - began
-    for said in _repairs(repaired, job.node, target):
-        job.note(said)
+    if failure is None or failure.kind != "rails":
+        for said in _repairs(repaired, job.node, target):
+            job.note(said)
     if failure is not None and failure.kind != "rails":
         raise JobFailedError(fault(failure, node=job.node, target=target, path=path))
     if failure is not None:

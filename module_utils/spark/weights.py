@@ -325,6 +325,15 @@ def recall(root: str, made: Manifest, cache: Path = CACHE) -> Manifest:
     return Manifest(files, dict(made.links))
 
 
+def with_hashes(made: Manifest, hashes: Mapping[str, str]) -> Manifest:
+    """``made`` with these hashes in the place of unknown ones."""
+    files = {
+        path: replace(item, sha256=item.sha256 or hashes[path]) if path in hashes else item
+        for path, item in made.files.items()
+    }
+    return Manifest(files, dict(made.links))
+
+
 def remember(root: str, made: Manifest, cache: Path = CACHE) -> None:
     """Keep the hashes of ``made``, and only these, for ``root``."""
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -488,6 +497,9 @@ def decide(
     A digest is unknown only in check mode; nothing is said about such a folder then.
     """
     both_known = mine["digest"] is not None and source["digest"] is not None
+    if node == source_node and mine.get("claimed"):
+        # So far it has the publisher's word only; the reading that follows the copy has the say.
+        return False, []
     if both_known and mine["digest"] == source["digest"] and not mine["arriving"]:
         return False, [verified(str(mine["path"]), manifest_from(mine["manifest"]), node)]
     if node == source_node:

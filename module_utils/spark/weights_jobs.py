@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from . import copies, peer, undo, weights
+from . import copies, peer, publisher, undo, weights
 from .findings import Finding, fatal, finding
 from .jobs import JobFailedError, Reporter
 from .transfer import explain, over_rails, rsync, rsync_argv, write_listing
@@ -28,12 +28,15 @@ def _stop_if_fatal(findings: list[Finding]) -> None:
         raise JobFailedError(*findings)
 
 
-def _hashed(path: str, job: Reporter, *, full: bool = False) -> Manifest:
-    """The folder's manifest with every hash, those that are not known read from the disk and remembered."""
+def _hashed(path: str, job: Reporter, *, full: bool = False, claims: bool = False) -> Manifest:
+    """The folder's manifest with every hash, those that are not known read from the disk and remembered. With
+    ``claims`` the publisher's word will do for now, and is not remembered.
+    """
     made, findings = weights.scan(path, job.node)
     _stop_if_fatal(findings)
     known = made if full else weights.recall(path, made)
-    unread = known.unhashed()
+    vouched = publisher.claimed(known, publisher.read(path, made)) if claims and not full else {}
+    unread = [name for name in known.unhashed() if name not in vouched]
     if unread:
         total = sum(known.files[name].size for name in unread)
         job.stage(f"reads {len(unread)} files of {path}", total)
@@ -43,12 +46,20 @@ def _hashed(path: str, job: Reporter, *, full: bool = False) -> Manifest:
         job.measure(weights_hash_bytes=total, weights_hash_s=round(seconds, 3))
         weights.remember(path, known)
         _stop_if_fatal(findings)
-    return known
+    return weights.with_hashes(known, vouched)
 
 
 def hash_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
-    """Read what is not known of ``path``; with ``full``, all of it."""
-    known = _hashed(str(spec["path"]), job, full=bool(spec.get("full")))
+    """Read what is not known of ``path``; with ``full``, all of it; with ``claims``, what the publisher does not vouch
+    for. At the ``source`` what was read is held against what was published.
+    """
+    path = str(spec["path"])
+    known = _hashed(path, job, full=bool(spec.get("full")), claims=bool(spec.get("claims")))
+    # A target that differs from what was published gets the source's files anyway.
+    if spec.get("source"):
+        _stop_if_fatal(publisher.differing(path, known, publisher.read(path, known), job.node))
+    if spec.get("prove"):
+        job.note(weights.verified(path, known, job.node))
     return {"changed": False, "digest": known.digest(), "manifest": known.as_data(), "unread": 0}
 
 
@@ -99,11 +110,12 @@ def send_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
     path = str(spec["path"])
     made, findings = weights.scan(path, job.node)
     _stop_if_fatal(findings + weights.completeness(path, made, job.node))
-    source = _hashed(path, job)
+    source = _hashed(path, job, claims=True)
     have = {"files": (spec.get("have") or {}).get("files") or []}
     lacking = weights.needed(source, weights.manifest_from(have))
     total = sum(source.files[name].size for name in lacking)
     identity = {name: (item.size, item.mtime_ns, item.inode) for name, item in made.files.items()}
+    proven: list[str] = []
     root = os.open(os.path.realpath(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         carried = copies.give(
@@ -113,11 +125,25 @@ def send_job(spec: Mapping[str, Any], job: Reporter) -> dict[str, Any]:
             _items(source, lacking),
             identity=identity,
             last=[name for name in lacking if _description(name)],
+            done=proven.append,
             measurement="weights_copy",
         )
     finally:
         os.close(root)
+        _remember_sent(path, source, proven)
     return {"changed": bool(lacking), "files": len(lacking), "bytes": total, "fallback": not carried}
+
+
+def _remember_sent(path: str, source: Manifest, proven: Sequence[str]) -> None:
+    """What arrived with its published hash was read here and is right: it need not be read again."""
+    known = weights.recall(path, weights.scan(path, "")[0])
+    fresh = {
+        name: str(source.files[name].sha256)
+        for name in proven
+        if name in known.files and _same(source.files[name], known.files[name])
+    }
+    if any(known.files[name].sha256 is None for name in fresh):
+        weights.remember(path, weights.with_hashes(known, fresh))
 
 
 def _items(source: Manifest, names: Sequence[str]) -> list[Item]:

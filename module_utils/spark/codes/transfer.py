@@ -233,6 +233,46 @@ CODES: tuple[Code, ...] = (
         "On {node}: let the download of {path} end, or fetch it again.",
     ),
     Code(
+        "WEIGHTS_PUBLISHER_DIFFERS",
+        "fatal",
+        "Files are not what their publisher published",
+        "The download recorded the hash of each file, and what lies there now has another one: the download was cut "
+        "off and padded, the disk changed it, or somebody edited it.",
+        "On {node}: fetch {path} again; if a file was changed on purpose, keep the model in a folder without the "
+        "download's records (.cache/huggingface).",
+    ),
+    Code(
+        "WEIGHTS_REVISION_DIFFERS",
+        "fatal",
+        "The weights are of another revision",
+        "The recipe pins a commit, and the download on the node recorded another one. Numbers measured with one do not "
+        "hold for the other.",
+        "On {node}: fetch revision {revision} into {path}, or change the recipe's weights.revision.",
+    ),
+    Code(
+        "WEIGHTS_REVISION_UNKNOWN",
+        "note",
+        "The revision of the weights is not recorded",
+        "The recipe pins a commit, and the folder was not made by a download that records one. The copies are equal "
+        "all the same.",
+        "Nothing has to be done. A folder fetched with hf download --local-dir records its revision.",
+    ),
+    Code(
+        "WEIGHTS_UNPINNED",
+        "warn",
+        "The weights follow a name that moves",
+        "The recipe pins no commit, so the next download of the same name may bring other weights, and nobody would "
+        "notice.",
+        "In the recipe set weights.revision: {commit}",
+    ),
+    Code(
+        "WEIGHTS_OWNER",
+        "warn",
+        "Weights belong to somebody else",
+        "A download in a container leaves files that belong to root; their user can neither update nor remove them.",
+        "On {node}: sudo chown -hR {owner} {path}",
+    ),
+    Code(
         "WEIGHTS_LINK_DANGLING",
         "fatal",
         "A link points to nothing",

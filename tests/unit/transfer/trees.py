@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from pathlib import Path
@@ -36,6 +37,26 @@ def hub_cache(root: Path) -> Path:
     (root / "refs/main").write_text("0123abcd")
     for name, content in {"config.json": b"{}", "model.safetensors": safetensors()}.items():
         blob = f"{abs(hash(name)):x}"
+        (root / "blobs" / blob).write_bytes(content)
+        (snapshot / name).symlink_to(f"../../blobs/{blob}")
+    return root
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def downloaded(root: Path, shard: bytes, config: bytes = b"{}", commit: str = COMMIT) -> Path:
+    """A hub cache with the names that the hub's client gives: SHA-256 for a large file, git's hash for a small one."""
+    snapshot = root / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (root / "blobs").mkdir()
+    (root / "refs").mkdir()
+    (root / "refs/main").write_text(commit)
+    git = hashlib.sha1(b"blob %d\0" % len(config) + config, usedforsecurity=False).hexdigest()
+    for name, content, blob in (
+        ("model.safetensors", shard, hashlib.sha256(shard).hexdigest()),
+        ("config.json", config, git),
+    ):
         (root / "blobs" / blob).write_bytes(content)
         (snapshot / name).symlink_to(f"../../blobs/{blob}")
     return root
