@@ -136,6 +136,20 @@ def test_a_shaped_rail_is_found_by_its_queue(bare_pair: VirtualPair) -> None:
 
 
 @pytest.mark.long
+def test_while_a_rank_serves_nothing_is_loaded(bare_pair: VirtualPair) -> None:
+    up(bare_pair)
+    bare_pair.sh(HEAD, "systemd-run -q --unit=spark-rank.service sleep 300")
+    try:
+        outcome = bare_pair.play("diagnose.yml")
+    finally:
+        bare_pair.sh(HEAD, "systemctl stop spark-rank.service")
+    runs = {(run["kind"], run["from"]): run["skipped"] for run in diagnosis(outcome)["runs"]}
+    served = "spark-01: spark-rank.service is active"
+    assert runs["loopback", HEAD] == runs["tcp", HEAD] == runs["tcp", WORKER] == served
+    assert "DIAGNOSIS_NOT_LOADED" in outcome.codes(CLUSTER)
+
+
+@pytest.mark.long
 def test_check_mode_reads_and_runs_nothing(bare_pair: VirtualPair) -> None:
     up(bare_pair)
     with nothing_changes(bare_pair):

@@ -36,7 +36,8 @@ def _silent(case: Case) -> Iterator[Cause]:
 
 def _functions(case: Case) -> Iterator[Cause]:
     for name in case.reads:
-        if not case.functions(name):
+        # A node that stands alone has no rails to carry.
+        if not case.functions(name) and len(case.nodes) > 1:
             yield suspect(
                 97,
                 "CAUSE_NO_FUNCTION",

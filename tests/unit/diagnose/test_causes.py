@@ -59,6 +59,13 @@ def test_scores_fall(project: Path) -> None:
         assert scores == sorted(scores, reverse=True), case["name"]
 
 
+def test_a_node_that_stands_alone_lacks_nothing() -> None:
+    alone = evidence({"reads": {"spark-01": {"functions": []}}})
+    alone.update(nodes={"spark-01": alone["nodes"]["spark-01"]}, runs=[])
+    found = diagnose(alone)
+    assert (found.state, found.causes) == ("unmeasured", ())
+
+
 def test_nothing_known_of_either_node_is_told_and_raises_nothing() -> None:
     silent = {"read": None, "silent": "unreachable", "after": None}
     case: dict[str, Any] = {"nodes": {"spark-01": silent, "spark-02": silent}}
