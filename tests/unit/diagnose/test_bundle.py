@@ -156,7 +156,7 @@ def test_the_screen_has_the_causes_with_their_remedies() -> None:
 
 def test_evidence_is_gathered_from_what_the_phases_returned() -> None:
     whole = evidence({})
-    nodes = {
+    nodes: dict[str, Any] = {
         "spark-01": {"look": {"read": whole["nodes"]["spark-01"]["read"], "runs": whole["runs"][:1]}, "run": None},
         "spark-02": {"look": None, "silent": "ssh timed out"},
     }
