@@ -23,8 +23,11 @@ PROJECT = Path(__file__).resolve().parents[2]
 SNAPSHOT = r"""
 import hashlib, json, os, subprocess
 def said(*argv):
-    done = subprocess.run(argv, capture_output=True, text=True)
-    return done.stdout if done.returncode == 0 else f"rc {done.returncode}"
+    for attempt in range(3):  # on a starved machine systemd may not answer in time
+        done = subprocess.run(argv, capture_output=True, text=True)
+        if done.returncode == 0:
+            return done.stdout
+    return f"rc {done.returncode}"
 files = {}
 ours = "/usr/local/lib/spark-cluster /var/lib/spark-cluster"
 for top in f"/etc {ours} /root/.ssh /home/spark/.ssh /home/spark/models".split():
@@ -81,9 +84,7 @@ class VirtualPair:
     A pair that only tests know has both in a ``folder`` of theirs: NAME.yml and NAME/.
     """
 
-    def __init__(
-        self, name: str, nodes: Sequence[str] = ("spark-01", "spark-02"), folder: Path | None = None
-    ) -> None:
+    def __init__(self, name: str, nodes: Sequence[str] = ("spark-01", "spark-02"), folder: Path | None = None) -> None:
         self.name = name
         self.nodes = tuple(nodes)
         self.machines = str(folder / f"{name}.yml") if folder else name
