@@ -175,9 +175,12 @@ def give(
 
     def moved(counts: list[int]) -> None:
         carried[:] = counts
-        job.rails({rail.name: count for rail, count in zip(rails, counts, strict=True)})
+        job.rails({rail.name: count for rail, count in zip(rails, counts, strict=True)}, sum(already))
 
-    hooks = sender.Hooks(moved=moved, done=done, warn=lambda kind, text: repaired.append((kind, text)))
+    already: list[int] = []
+    hooks = sender.Hooks(
+        moved=moved, resumed=already.append, done=done, warn=lambda kind, text: repaired.append((kind, text))
+    )
     began = time.monotonic()
     failure: sender.SendError | None = None
     try:

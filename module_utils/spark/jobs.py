@@ -48,6 +48,9 @@ KINDS: dict[str, tuple[str, str]] = {
     "weights_arrive": ("weights_jobs", "arrive_job"),
     "image_fetch": ("image_fetch", "fetch_job"),
     "image_pull": ("image_fetch", "pull_job"),
+    "weights_download": ("hub", "download_job"),
+    "weights_download": ("hub", "download_job"),
+    "weights_download": ("hub", "download_job"),
     "collective": ("collective_job", "collective_job"),
 }
 
@@ -138,8 +141,8 @@ class Reporter:
         with self._lock:
             self._moved_to(done)
 
-    def rails(self, done: Mapping[str, int]) -> None:
-        """How many bytes each rail has carried so far; the sum is the progress."""
+    def rails(self, done: Mapping[str, int], already: int = 0) -> None:
+        """How many bytes each rail has carried so far; with those that were there already, the sum is the progress."""
         with self._lock:
             now = self._clock()
             self._rail_samples.append((now, dict(done)))
@@ -150,7 +153,7 @@ class Reporter:
                 {"rail": name, "rate_bps": round((count - first.get(name, 0)) / (now - began)) if now > began else None}
                 for name, count in done.items()
             ]
-            self._moved_to(sum(done.values()))
+            self._moved_to(sum(done.values()), already)
 
     def listening(self, where: Mapping[str, Any]) -> None:
         """Where others can reach this job now."""
@@ -173,9 +176,9 @@ class Reporter:
             self._status.update(state=state, result=result, ended_at=time.time())
             self._write()
 
-    def _moved_to(self, done: int) -> None:
+    def _moved_to(self, done: int, already: int = 0) -> None:
         now = self._clock()
-        self._status["progress"]["done_bytes"] = done
+        self._status["progress"]["done_bytes"] = done + already
         self._samples.append((now, done))
         while len(self._samples) > 2 and now - self._samples[0][0] > _RATE_WINDOW_S:
             self._samples.popleft()

@@ -52,11 +52,13 @@ class SendError(Exception):
 
 @dataclass
 class Hooks:
-    """``moved`` gets the bytes per rail so far, ``done`` each file that the receiver has verified; ``warn`` what went
-    wrong on the way and was repaired: (kind, text) with ``stalled``, ``broken``, ``unreachable`` or ``repeated``.
+    """``moved`` gets the bytes per rail so far, ``resumed`` those that the receiver had of a file already, ``done``
+    each file that it has verified; ``warn`` what went wrong on the way and was repaired: (kind, text) with
+    ``stalled``, ``broken``, ``unreachable`` or ``repeated``.
     """
 
     moved: Callable[[list[int]], None] = lambda _rails: None
+    resumed: Callable[[int], None] = lambda _count: None
     done: Callable[[str], None] = lambda _path: None
     warn: Callable[[str, str], None] = lambda _kind, _text: None
 
@@ -142,6 +144,7 @@ class _Sender:
         self.carried = [0] * len(plan.rails)
         self.strikes = [0] * len(plan.rails)
         self.troubles: list[str] = []
+        self.begun: set[str] = set()
         self.started, self.was_up = 0, False
         wanted = plan.streams_per_rail * len(plan.rails)
         count = max(1, min(wanted, len(self.queue) + len(self.later)))
@@ -219,6 +222,12 @@ class _Sender:
         match message["op"]:
             case "up":
                 stream.up = self.was_up = True
+            case "resumed":
+                # What an earlier stream of this copy sent of the file was counted then.
+                if stream.task and stream.task.items[0].path not in self.begun:
+                    self.hooks.resumed(int(message["bytes"]))
+                if stream.task:
+                    self.begun.add(stream.task.items[0].path)
             case "done":
                 self._done(stream, message)
             case "unreachable" | "broken" as kind:
@@ -345,7 +354,7 @@ class _Hand:
                         continue
                     items = [self.items[path] for path in order["paths"]]
                     single = len(items) == 1 and (items[0].size > SMALL_BYTES or items[0].sha256 is None)
-                    bad = self._file(channel, items[0], buffer) if single else self._batch(channel, items)
+                    bad = self._file(channel, reports, items[0], buffer) if single else self._batch(channel, items)
                     reports.say(op="done", bad=bad)
                 except _SourceError as error:
                     reports.say(op=error.kind, path=error.path, text=error.text)
@@ -392,12 +401,13 @@ class _Hand:
         finally:
             os.close(descriptor)
 
-    def _file(self, channel: Channel, item: Item, buffer: memoryview) -> list[str]:
+    def _file(self, channel: Channel, reports: Line, item: Item, buffer: memoryview) -> list[str]:
         with self._opened(item) as descriptor:
             say(channel, op="file", path=item.path)
             at = self._hear(channel, "from").get("at")
             if not isinstance(at, int) or not 0 <= at <= item.size:
                 raise BrokenError(f"an offset {at!r} in a file of {item.size} bytes")
+            reports.say(op="resumed", bytes=at)
             digest = hashlib.sha256() if item.sha256 is None else None
             if digest is not None and at:
                 # What the receiver has already was sent by an earlier stream; our own reading of it is due again.

@@ -46,7 +46,8 @@ else:
     plan = sender.Plan(root, items, rails, secrets, asked["streams"], identity={k: tuple(v) for k, v in
         asked["identity"].items()}, last=frozenset(asked["last"]), stall_s=asked["stall_s"])
     try:
-        said(sent=sender.send(plan, sender.Hooks(lambda rails: None, lambda path: said(done=path), warned)))
+        said(sent=sender.send(plan, sender.Hooks(lambda rails: None, lambda count: said(resumed=count),
+            lambda path: said(done=path), warned)))
     except sender.SendError as error:
         said(error=error.kind, text=error.text, path=error.path, evidence=error.evidence)
 """

@@ -431,6 +431,7 @@ class TestKilled:
         receiver, sender = bench.copy()
         assert bench.same()
         assert sum(sender.last()["sent"]) == 2 << 20
+        assert sender.words("resumed") == [7 << 20]
         assert sum(receiver.last()["rails"]) == 2 << 20
 
     def test_all_of_it_was_there_already(self, bench):
@@ -457,7 +458,8 @@ class TestKilled:
         sender.wait()
         receiver.wait()
         assert bench.same()
-        assert sender.words("warn") == ["broken"]
+        assert len(sender.words("warn")) == 1
+        assert set(sender.words("warn")) <= {"broken", "unreachable"}, "it may have died before it greeted"
 
     def test_one_stream_of_the_receiver_dies(self, bench):
         bench.write("shard", noise(48 << 20))
@@ -468,7 +470,8 @@ class TestKilled:
         sender.wait()
         receiver.wait()
         assert bench.same()
-        assert sender.words("warn") == ["broken"]
+        assert len(sender.words("warn")) == 1
+        assert set(sender.words("warn")) <= {"broken", "unreachable"}, "it may have died before it greeted"
 
     def test_a_parent_that_dies_takes_its_streams_along(self, bench):
         bench.write("shard", noise(64 << 20))
