@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Copied:
-    """A folder of weights, or an image."""
+    """A folder of weights, or an image; ``backup`` is where replaced files lie, or the image that had the name."""
 
     what: str
     new: bool = True
@@ -357,12 +357,12 @@ def _survey_copies(
             backup=known.backup or str(entry.get("backup") or ""),
         )
     there = [one for one in copied.values() if node.at(one.what).is_dir() or _incoming(node, one.what).is_dir()]
-    loaded = {
-        str(entry["reference"]): Copied(str(entry["reference"]), identity=str(entry.get("id") or ""))
-        for entry in _of(entries, "image_loaded")
-    }
-    present = [one for one in loaded.values() if _image(node, one.what) not in (None, "")]
-    present = [one for one in present if not one.identity or _image(node, one.what) == one.identity]
+    loaded: dict[str, Copied] = {}
+    for entry in _of(entries, "image_loaded"):
+        reference = str(entry["reference"])
+        known = loaded.get(reference, Copied(reference, backup=str(entry.get("replaced") or "")))
+        loaded[reference] = replace(known, identity=str(entry.get("id") or "") or known.identity)
+    present = [one for one in loaded.values() if _is_ours(node, one)]
     if weights:
         found.weights = there
     else:
@@ -375,6 +375,12 @@ def _survey_copies(
 
 def _incoming(node: Node, path: str) -> Path:
     return node.at(peer.incoming_dir(path))
+
+
+def _is_ours(node: Node, one: Copied) -> bool:
+    """Whether the name still means the image that this project loaded; its id is unknown after an interrupted load."""
+    now = _image(node, one.what)
+    return now is not None and now != one.backup and one.identity in ("", now)
 
 
 def _image(node: Node, reference: str) -> str | None:
@@ -562,7 +568,9 @@ def rest_back(node: Node, found: Survey) -> None:
     for one in found.weights:
         _remove_weights(node, one)
     for one in found.images:
-        node.run(["docker", "image", "rm", one.what], timeout_s=120)
+        # A name that meant another image before means it again, where it still exists.
+        if not (one.backup and node.run(["docker", "tag", one.backup, one.what]).ok):
+            node.run(["docker", "image", "rm", one.what], timeout_s=120)
     if found.units or found.disable or any(step.path.startswith(f"/{guard.UNITS}/") for step in found.files):
         node.run(["systemctl", "daemon-reload"], timeout_s=60)
         node.run(["systemctl", "reset-failed", bundle.UNIT_NAME])
@@ -642,7 +650,8 @@ def _remove_weights(node: Node, one: Copied) -> None:
         return
     for name in one.added:
         file = folder / name
-        if folder.resolve() in file.resolve().parents:
+        here = file.parent.resolve()  # what a link points to is not what was added
+        if folder.resolve() in (here, *here.parents):
             file.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 file.parent.rmdir()

@@ -312,7 +312,11 @@ def copied(node: guard.Node, *, new: bool) -> Path:
     folder.mkdir(parents=True)
     (folder / "own.txt").write_text("theirs\n")
     (folder / "shard").write_text("ours\n")
-    entry = {"kind": "weights_copied", "path": "/home/spark/models/m", "new": new, "added": ["shard"]}
+    (folder / "link").symlink_to("/somewhere/else")
+    outside = folder.parent / "own.txt"
+    outside.write_text("theirs\n")
+    entry = {"kind": "weights_copied", "path": "/home/spark/models/m", "new": new}
+    entry["added"] = ["shard", "link", "../own.txt"]
     undo.record(entry, root=node.journal)
     return folder
 
@@ -335,6 +339,7 @@ def test_weights_go_when_asked_for_and_only_ours(new: bool, tmp_path: Path) -> N
     incoming.mkdir()
     take_all_back(machine, node, weights=True)
     assert not incoming.exists()
+    assert (folder.parent / "own.txt").exists(), "nothing outside the folder"
     assert folder.exists() is not new
     assert new or [path.name for path in folder.iterdir()] == ["own.txt"]
 
@@ -349,6 +354,20 @@ def test_images_stay_unless_asked_for_and_only_the_loaded_one_goes(tmp_path: Pat
     assert [item.found for item in kept] == ["a:1"]
     take_all_back(machine, node, images=True)
     assert machine.ran("docker", "image", "rm") == [("docker", "image", "rm", "a:1")]
+
+
+@pytest.mark.parametrize("still_there", [True, False])
+def test_a_name_that_meant_another_image_means_it_again(still_there: bool, tmp_path: Path) -> None:
+    machine, node = made(tmp_path)
+    before = {"kind": "image_loaded", "reference": "a:1", "id": "", "replaced": "sha256:old"}
+    undo.record(before, root=node.journal)
+    machine.answer("docker", "image", "inspect", "-f", "{{.Id}}", "a:1", stdout="sha256:old\n")
+    assert not reset.survey(node, "spark-01", images=True).images, "the load never happened"
+    machine.answer("docker", "image", "inspect", "-f", "{{.Id}}", "a:1", stdout="sha256:new\n")
+    machine.answer("docker", "tag", rc=0 if still_there else 1)
+    take_all_back(machine, node, images=True)
+    assert machine.ran("docker", "tag") == [("docker", "tag", "sha256:old", "a:1")]
+    assert bool(machine.ran("docker", "image", "rm")) is not still_there
 
 
 def test_units_of_ours_end_and_the_earlier_one_starts_again_if_it_ran(tmp_path: Path) -> None:
