@@ -49,8 +49,6 @@ KINDS: dict[str, tuple[str, str]] = {
     "image_fetch": ("image_fetch", "fetch_job"),
     "image_pull": ("image_fetch", "pull_job"),
     "weights_download": ("hub", "download_job"),
-    "weights_download": ("hub", "download_job"),
-    "weights_download": ("hub", "download_job"),
     "collective": ("collective_job", "collective_job"),
 }
 
