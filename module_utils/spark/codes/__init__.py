@@ -9,6 +9,7 @@ from .diagnose import CODES as DIAGNOSE
 from .fabric import CODES as FABRIC
 from .gid import CODES as GID
 from .host import CODES as HOST
+from .hub import CODES as HUB
 from .image import CODES as IMAGE
 from .link import CODES as LINK
 from .model import CODES as MODEL
@@ -26,6 +27,7 @@ DOMAINS: dict[str, tuple[Code, ...]] = {
     "model": MODEL,
     "transfer": TRANSFER,
     "image": IMAGE,
+    "hub": HUB,
     "serving": SERVING,
 }
 

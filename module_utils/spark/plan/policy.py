@@ -395,6 +395,27 @@ class Policy:
         "weights_verify: full",
         "quick trusts a file whose size and time are those of its recorded hash; full reads every byte again.",
     )
+    weights_download: bool = _variable(
+        False,
+        _switch,
+        "true or false",
+        "weights_download: true",
+        "Whether the head may fetch weights that no node has from the hub, with the client inside the serving image.",
+    )
+    hub_endpoint: str = _variable(
+        "",
+        _url,
+        "an http or https address, or empty for https://huggingface.co",
+        "hub_endpoint: https://hub.example.org",
+        "Where weights are fetched from, where the hub is reached through a mirror.",
+    )
+    hub_token_file: str = _variable(
+        "",
+        _absolute,
+        "an absolute path on the head of a file that only root can read, or empty for the login of the models' owner",
+        "hub_token_file: /etc/spark-cluster/hub-login",
+        "The token for weights that the hub gives to some accounts only; it is on no command line and in no result.",
+    )
     weights_sync_encrypt: bool = _variable(
         True,
         _switch,

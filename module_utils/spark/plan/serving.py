@@ -108,13 +108,18 @@ def _weights(cluster: Cluster, recipe: Recipe, facts_by_node: Mapping[str, Facts
         seen = facts_by_node.get(member.node, {}).get("weights") or {}
         if seen.get("present") and int(seen.get("bytes", 0)) > most:
             best, most = member.node, int(seen["bytes"])
-    return {
+    weights: Weights = {
         "path": f"{cluster.models_dir}/{recipe.weights_folder}",
         "source_node": best,
         "bytes": most if best else recipe.weights_bytes,
         "repository": recipe.repository,
         "revision": recipe.revision,
     }
+    lacking = best is None or most < recipe.weights_bytes * LEAST_SHARE_OF_WEIGHTS
+    if lacking and cluster.policy.weights_download and recipe.repository and recipe.image_reference:
+        weights["source_node"] = best or cluster.head.node
+        weights["bytes"], weights["download"] = recipe.weights_bytes, True
+    return weights
 
 
 def _image(cluster: Cluster, recipe: Recipe, facts_by_node: Mapping[str, Facts]) -> Image:

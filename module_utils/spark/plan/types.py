@@ -6,7 +6,7 @@ Everything here is plain JSON. ``Plan`` is the fact ``cluster`` (equal on all me
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 SCHEMA = 1
 
@@ -106,6 +106,8 @@ class Weights(TypedDict):
     bytes: int
     repository: str | None
     revision: str | None
+    # Set where no node has them and the source is to fetch them first.
+    download: NotRequired[bool]
 
 
 class Figure(TypedDict):

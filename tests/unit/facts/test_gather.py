@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils.spark import images
 from ansible.module_utils.spark.bundle import MANIFEST, render_manifest
 from ansible.module_utils.spark.facts import NodeFacts
 from ansible.module_utils.spark.gather import Node, Request, gather
@@ -426,3 +427,22 @@ def test_host_keys_without_comments(machine: Machine) -> None:
     machine.write("etc/ssh/ssh_host_ed25519_key", "secret")
     machine.write("etc/ssh/ssh_host_rsa_key.pub", "\n")
     assert machine.read()["ssh_host_keys"] == ["ssh-ed25519 AAAAC3"]
+
+
+def test_a_pinned_image_that_lost_its_digest_on_the_way(machine: Machine, tmp_path: Path, monkeypatch: Any) -> None:
+    """Known by its tag; there where nothing contradicts, and with the digest that a copy proved."""
+    monkeypatch.setattr(images, "PROOFS", tmp_path / "proofs")
+    digest = f"sha256:{'a' * 64}"
+    image = {"Id": "sha256:1", "RepoDigests": [], "RootFS": {"Layers": ["sha256:2"]}}
+    machine.docker["/images/a/b:1/json"] = (200, image)
+    facts = machine.read(image=f"a/b:1@{digest}")["image"]
+    assert facts is not None
+    assert (facts["present"], facts["repo_digests"]) == (True, [])
+    images.remember(images.identity(image)["content"], digest)
+    facts = machine.read(image=f"a/b:1@{digest}")["image"]
+    assert facts is not None
+    assert facts["repo_digests"] == [f"a/b@{digest}"]
+    machine.docker["/images/a/b:1/json"] = (200, {**image, "RepoDigests": [f"a/b@sha256:{'b' * 64}"], "Os": "linux"})
+    facts = machine.read(image=f"a/b:1@{digest}")["image"]
+    assert facts is not None
+    assert not facts["present"]

@@ -59,6 +59,10 @@ def test_the_name_of_the_cluster_has_no_default() -> None:
         ("disk_headroom_gib", 0, -1),
         ("launcher_restore", False, 1),
         ("weights_verify", "full", "none"),
+        ("weights_sync_encrypt", False, "perhaps"),
+        ("weights_download", True, "perhaps"),
+        ("hub_endpoint", "https://hub.example.org", "hub.example.org"),
+        ("hub_token_file", "/etc/spark-cluster/hub-login", "hub-login"),
         ("engine_source", "wheels", "pypi"),
     ],
 )

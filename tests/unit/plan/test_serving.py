@@ -428,3 +428,27 @@ def test_a_worker_has_no_ports_and_the_base_url_may_be_given(pair: Pair) -> None
 
 def test_units_on_the_screen() -> None:
     assert (gib(156 * GIB), gib(2_900_000), gib(254_251_897_334)) == ("156.0 GiB", "2.8 MiB", "236.8 GiB")
+
+
+def test_weights_that_nobody_has_and_that_may_be_fetched(pair: Pair) -> None:
+    plan = plan_for(cluster_of(weights_download=True), without_weights(pair), recipe_of("deepseek-v4-flash"))
+    weights = plan["serving"]["weights"]
+    assert "WEIGHTS_NOWHERE" not in codes(plan)
+    assert (weights["source_node"], weights.get("download")) == ("spark-01", True)
+
+
+def test_weights_that_are_there_are_not_fetched(pair: Pair) -> None:
+    plan = plan_for(cluster_of(weights_download=True), pair, recipe_of("deepseek-v4-flash"))
+    assert "download" not in plan["serving"]["weights"]
+
+
+def test_the_image_comes_from_the_node_that_shows_the_pinned_digest(pair: Pair) -> None:
+    recipe = recipe_of("deepseek-v4-flash")
+    assert recipe.image_reference
+    for facts in pair.values():
+        facts["image"] |= {"reference": recipe.image_reference, "present": True}
+    pair["spark-01"]["image"]["repo_digests"] = []
+    pair["spark-02"]["image"]["repo_digests"] = [f"mirror/engine@{recipe.digest}"]
+    assert plan_for(cluster_of(), pair, recipe)["serving"]["image"]["source_node"] == "spark-02"
+    pair["spark-02"]["image"]["repo_digests"] = []
+    assert plan_for(cluster_of(), pair, recipe)["serving"]["image"]["source_node"] == "spark-01"
