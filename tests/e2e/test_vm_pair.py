@@ -169,6 +169,95 @@ def test_a_rank_that_serves_is_not_disturbed_and_the_last_verdict_is_told(vm_pai
     assert not listening(vm_pair, HEAD)
 
 
+# What stands for an address that comes between plan and start: it takes the slot, and the rail's own entry a later one.
+DRIFT = """
+sysctl -qw net.ipv6.conf.{netdev}.disable_ipv6=0
+ip addr del {address}/24 dev {netdev}
+ip -6 addr add 2001:db8:77::1/64 dev {netdev} nodad
+for i in $(seq 50); do cat /sys/class/infiniband/{device}/ports/1/gids/* | grep -q ^2001: && break; sleep 0.2; done
+ip addr add {address}/24 dev {netdev}
+for i in $(seq 50); do cat /sys/class/infiniband/{device}/ports/1/gids/* | grep -q {tail} && break; sleep 0.2; done
+"""
+SETTLED = """
+ip -6 addr del 2001:db8:77::1/64 dev {netdev}
+ip addr del {address}/24 dev {netdev}
+sleep 1
+ip addr add {address}/24 dev {netdev}
+"""
+
+
+def prestarted(pair: VirtualPair, node: str, rails: list[dict[str, Any]], variable: str | None) -> dict[str, Any]:
+    """What `rankctl prestart` finds on the node for a plan that saw these GIDs. There is no engine to start there."""
+    plan = {
+        "node": node,
+        "rank": 0,
+        "role": "head",
+        "cluster": pair.name,
+        "model": "none",
+        "config_sha256": "0",
+        "argv": ["docker", "run", "none"],
+        "environment": {},
+        "image": {"reference": "none"},
+        "weights": {"path": "/nowhere"},
+        "transport": "rdma",
+        "address_range": "192.168.200.0/23",
+        "resolve": {"gids": rails, "gid_index_variable": variable},
+    }
+    path = "/etc/spark-cluster/plan.json"
+    pair.sh(node, f"umask 077; printf '%s' {shlex.quote(json.dumps(plan))} > {path}")
+    try:
+        done = pair.console(node, "python3", "/usr/local/lib/spark-cluster/rankctl.pyz", "prestart")
+        assert done.returncode == 78, done.stderr.decode()
+        found: dict[str, Any] = json.loads(pair.sh(node, "cat /run/spark-cluster/rank.json"))
+    finally:
+        pair.sh(node, f"rm -f {path} /run/spark-cluster/rank.json")
+    return found
+
+
+def test_a_gid_that_moved_between_plan_and_start_is_used_where_it_is_and_said(vm_pair: VirtualPair) -> None:
+    result = last_result(vm_pair.name, "site")
+    planned = result["measurements"][HEAD]["gids"]
+    address = planned[0]["address"]
+    first, second = planned[0]["index"], planned[1]["index"]
+    where = {"netdev": "enp1s0f0np0", "device": "rocep1s0f0", "address": address, "tail": planned[0]["gid"][-9:]}
+    before = prestarted(vm_pair, HEAD, planned, None)
+    assert before["gids"] == {"rocep1s0f0": first, "roceP2p1s0f0": second}
+    assert not {item["code"] for item in before["findings"]} & {"GID_DRIFTED", "GID_MISSING", "GID_OUTSIDE_RANGE"}
+    vm_pair.sh(HEAD, DRIFT.format(**where))
+    try:
+        after = prestarted(vm_pair, HEAD, planned, None)
+        pinned = prestarted(vm_pair, HEAD, planned, "NCCL_IB_GID_INDEX")
+    finally:
+        vm_pair.sh(HEAD, SETTLED.format(**where))
+    assert after["gids"]["rocep1s0f0"] != first
+    assert after["gids"]["roceP2p1s0f0"] == second
+    said = next(item for item in after["findings"] if item["code"] == "GID_DRIFTED")
+    assert said["expected"] == f"rocep1s0f0: index {first}, as planned"
+    codes = {item["code"] for item in pinned["findings"]}
+    assert {"GID_DRIFTED", "RANK_GID_INDEX_SPLIT"} <= codes, "one number would be wrong on one of the two devices"
+    assert "NCCL_IB_GID_INDEX" not in pinned["environment"]
+
+
+@pytest.mark.long
+def test_a_diagnosis_over_rdma_reads_both_ends_and_changes_nothing(vm_pair: VirtualPair) -> None:
+    before = vm_pair.snapshot()
+    outcome = vm_pair.play("diagnose.yml")
+    assert outcome.rc == 0, outcome.output[-6000:]
+    assert changed_paths(before, vm_pair.snapshot()) == {}
+    measured = outcome.result(vm_pair.name)["measurements"]
+    found = next(values["diagnosis"] for values in measured.values() if "diagnosis" in values)
+    runs = {(run["kind"], run["from"]): run for run in found["runs"]}
+    assert set(runs) == {
+        *{("loopback", HEAD), ("loopback", WORKER), ("latency", HEAD), ("write", HEAD), ("write", WORKER)},
+        *{("both", HEAD), ("tcp", HEAD)},
+    }
+    assert not [run["skipped"] for run in found["runs"] if run["skipped"]]
+    assert sum(run["seconds"] for run in found["runs"]) < 60
+    assert found["state"] == "healthy", found
+    assert not listening(vm_pair, HEAD)
+    assert not listening(vm_pair, WORKER)
+
+
 def test_a_stale_server_is_named_and_a_slowed_rail_refused(
     vm_pair: VirtualPair, listeners: Callable[..., dict[str, Any]]
 ) -> None:
@@ -177,7 +266,7 @@ def test_a_stale_server_is_named_and_a_slowed_rail_refused(
     again = listeners()
     assert not again["failed"], again
     assert "LINK_LISTENER_STALE" in {item["code"] for item in again["findings"]}
-    vm_pair.sh(HEAD, "tc qdisc add dev enP2p1s0f0np0 root tbf rate 200kbit burst 16kb latency 2s")
+    vm_pair.sh(HEAD, "tc qdisc add dev enP2p1s0f0np0 root tbf rate 3mbit burst 16kb latency 2s")
     try:
         slowed = vm_pair.module(HEAD, "link_measure", **link_options(vm_pair, HEAD, min_gbps=threshold_gbps))
     finally:

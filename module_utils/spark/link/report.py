@@ -76,6 +76,7 @@ def leg_measurement(run: LegRun, limits: Limits, found: Sequence[Finding] = ()) 
     complete = bool(run.streams) and all(stream.gbps is not None for stream in run.streams)
     far = run.peer or ({},) * len(run.lanes)
     own = run.own or ({},) * len(run.lanes)
+    sampled_by_lane = run.samples or ((),) * len(run.lanes)
     rails = [
         {
             "rail": lane.rail,
@@ -92,13 +93,16 @@ def leg_measurement(run: LegRun, limits: Limits, found: Sequence[Finding] = ()) 
             "speed_mbps": stream.speed_mbps,
             "counters": counted,
             "peer_counters": counted_there,
+            "samples": [[round(taken.at - stream.began, 2), taken.sent, taken.received] for taken in sampled],
             "corrected_bit_error_rate": bit_error_rate(counted_there) if run.peer else None,
             "argv": list(done.argv),
             "rc": done.rc,
             "stdout": done.stdout,
             "stderr": done.stderr,
         }
-        for lane, stream, done, counted, counted_there in zip(run.lanes, run.streams, run.done, own, far, strict=True)
+        for lane, stream, done, counted, counted_there, sampled in zip(
+            run.lanes, run.streams, run.done, own, far, sampled_by_lane, strict=True
+        )
     ]
     return {
         "kind": run.leg.kind,

@@ -13,6 +13,8 @@ from statistics import median
 
 # A function carries its stream while it moves at least this share of what it usually moves.
 LEAST_RATE = 0.05
+# A stream that pauses for less than this and goes on has not ended: what it did not carry is missing from its rate.
+PAUSE_S = 1.6
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Together:
 
 
 def flowing(samples: Sequence[Sample]) -> list[tuple[float, float]]:
-    """The times between two samples in which a function sent, or received, at its own rate."""
+    """The times in which a function sent, or received, at its own rate, short pauses included."""
     steps = [
         (earlier.at, later.at, max(later.sent - earlier.sent, later.received - earlier.received))
         for earlier, later in itertools.pairwise(samples)
@@ -45,7 +47,15 @@ def flowing(samples: Sequence[Sample]) -> list[tuple[float, float]]:
         return []
     # Half of the largest rates are those of the stream, however long the samples before and after it are.
     usual = median(sorted(rates)[len(rates) // 2 :])
-    return [(start, end) for start, end, count in steps if count / (end - start) >= LEAST_RATE * usual]
+    spans: list[tuple[float, float]] = []
+    for start, end, count in steps:
+        if count / (end - start) < LEAST_RATE * usual:
+            continue
+        if spans and start - spans[-1][1] < PAUSE_S:
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((start, end))
+    return spans
 
 
 def together(lanes: Sequence[Sequence[Sample]]) -> Together | None:
