@@ -111,7 +111,7 @@ def test_whoever_is_killed_the_same_command_goes_on(pair: VirtualPair, victim: s
         job = "weights-send-spark-02" if victim == HEAD else "weights-arrive"
         pair.sh(victim, f"systemctl kill -s KILL spark-job-{job}.service")
     play.wait(300)
-    assert "config.json" not in pair.sh(WORKER, f"ls {FOLDER} 2>/dev/null || true")
+    assert "config.json" not in pair.sh(WORKER, f"ls {FOLDER} 2>/dev/null || true").split()
     copied(pair, pair.play(PLAY, model="lab-tiny"))
 
 

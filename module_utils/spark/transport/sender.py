@@ -22,6 +22,8 @@ from .workers import Line, Slots, Worker
 STALL_S = 20.0
 POLL_S = 0.2
 RETRY_PAUSE_S = 0.5
+# A handshake takes far less, on any machine that is worth a copy.
+REACHED_AFTER_S = 3.0
 SMALL_BYTES = 1 << 20
 BATCH_BYTES = 4 << 20
 BATCH_FILES = 128
@@ -146,6 +148,8 @@ class _Sender:
         self.troubles: list[str] = []
         self.begun: set[str] = set()
         self.started, self.was_up = 0, False
+        self.reached: set[int] = set()
+        self.began_at = time.monotonic()
         wanted = plan.streams_per_rail * len(plan.rails)
         count = max(1, min(wanted, len(self.queue) + len(self.later)))
         # Rails take turns, so that few files use both.
@@ -158,6 +162,7 @@ class _Sender:
                 self._hand_out()
                 self._wait()
                 self._judge_silence()
+            self._name_unreached()
             self._end(complete=True)
         except SendError:
             self._end(complete=False)
@@ -222,6 +227,7 @@ class _Sender:
         match message["op"]:
             case "up":
                 stream.up = self.was_up = True
+                self.reached.add(stream.rail)
             case "resumed":
                 # What an earlier stream of this copy sent of the file was counted then.
                 if stream.task and stream.task.items[0].path not in self.begun:
@@ -256,6 +262,15 @@ class _Sender:
             raise SendError("differs", text, again[0].path, (where,))
         self.hooks.warn("repeated", where)
         self.queue.appendleft(_Task(again, task.tries + 1))
+
+    def _name_unreached(self) -> None:
+        """A rail on which connections hang is not failed yet when the others have done all the work."""
+        if time.monotonic() - self.began_at < REACHED_AFTER_S:
+            return
+        for stream in self.streams:
+            if stream.worker and not stream.up and stream.rail not in self.reached:
+                self.reached.add(stream.rail)
+                self.hooks.warn("unreachable", f"{self._name(stream)}: no connection until all was sent")
 
     def _name(self, stream: _Stream) -> str:
         rail = self.plan.rails[stream.rail]

@@ -535,6 +535,23 @@ class TestRails:
         assert set(sender.words("warn")) == {"unreachable"}
         receiver.wait()
 
+    def test_a_rail_on_which_connections_hang(self, bench):
+        """A firewall that drops: nothing fails before the other rail has done all the work."""
+        bench.write("shard", noise(4 << 20))
+        bench.write("other", noise(2 << 20))
+        hang = (
+            "import time\n"
+            "sender.REACHED_AFTER_S = 0.0\n"
+            "real = channel.dial\n"
+            "def dial(address, *rest):\n"
+            "    if address == '127.0.11.2': time.sleep(60)\n"
+            "    return real(address, *rest)\n"
+            "channel.dial = dial"
+        )
+        _, sender = bench.copy(before=hang)
+        assert bench.same()
+        assert sender.words("text") == ["stream 1 on rail 1 (127.0.11.2): no connection until all was sent"]
+
     def test_no_rail_at_all(self, bench):
         bench.write("shard", noise(2 << 20))
         dead = [[address, free_port(address), local] for address, local in zip(RECEIVER, SENDER, strict=True)]
