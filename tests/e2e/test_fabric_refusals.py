@@ -57,7 +57,7 @@ def test_frames_find_both_cables_and_the_stranger_who_has_our_address(vm_pair: V
     assert heard == {(FIRST, WORKER, FIRST), (SECOND, WORKER, SECOND)}
     assert all(report["met"] for report in wire.values())
     plan = plan_of(cluster, facts, wire)
-    assert said(plan) == {("FABRIC_ADDRESS_ANSWERED", HEAD)}
+    assert said(plan) == {("FABRIC_ADDRESS_ANSWERED", HEAD)}, plan["findings"]
     taken = next(item for item in plan["findings"] if item["code"] == "FABRIC_ADDRESS_ANSWERED")
     assert "192.168.200.12" in taken["found"]
     assert GHOST in taken["remedy"]
@@ -70,7 +70,7 @@ def test_a_free_wire_is_no_refusal(vm_pair: VirtualPair) -> None:
     with ghost(vm_pair, WORKER, "192.168.200.99"):
         wire = wire_of(vm_pair, cluster, facts)
     plan = plan_of(cluster, facts, wire)
-    assert said(plan) == set()
+    assert said(plan) == set(), plan["findings"]
     assert [rail["netdev"] for rail in plan["nodes"][0]["rails"]] == [FIRST, SECOND]
 
 
@@ -152,7 +152,7 @@ def test_networkmanager_that_hangs_stops_the_plan(vm_pair: VirtualPair) -> None:
     pid = "$(systemctl show -p MainPID --value NetworkManager)"
     with fault(vm_pair, HEAD, f"kill -STOP {pid}", f"kill -CONT {pid}"):
         plan = plan_of(cluster_of(vm_pair), facts_of(vm_pair))
-    assert said(plan) == {("NETPLAN_NM_SILENT", HEAD)}
+    assert said(plan) == {("NETPLAN_NM_SILENT", HEAD)}, plan["findings"]
 
 
 @pytest.mark.long
@@ -160,7 +160,7 @@ def test_a_cable_without_a_signal_is_told_from_a_function_that_is_off(vm_pair: V
     cluster = cluster_of(vm_pair)
     with fault(vm_pair, WORKER, f"ip link set {SECOND} down", f"ip link set {SECOND} up"):
         plan = plan_of(cluster, facts_of(vm_pair))
-    assert said(plan) == set()
+    assert said(plan) == set(), plan["findings"]
     assert ("FABRIC_SWITCHED_OFF", WORKER) in said(plan, "note")
     with Monitor(PROJECT / ".lab" / vm_pair.name, 1) as monitor:
         monitor.execute("set_link", name="rail0", up=False)
@@ -168,7 +168,7 @@ def test_a_cable_without_a_signal_is_told_from_a_function_that_is_off(vm_pair: V
             plan = plan_of(cluster, facts_of(vm_pair))
         finally:
             monitor.execute("set_link", name="rail0", up=True)
-    assert said(plan) == {("FABRIC_LINK_DOWN", WORKER)}
+    assert said(plan) == {("FABRIC_LINK_DOWN", WORKER)}, plan["findings"]
 
 
 @pytest.mark.long
@@ -182,7 +182,7 @@ def test_a_network_that_is_right_is_adopted_and_one_node_without_joins_it(vm_pai
         cluster, facts = cluster_of(vm_pair), facts_of(vm_pair)
         before = vm_pair.snapshot()
         plan = plan_of(cluster, facts)
-        assert said(plan) == set()
+        assert said(plan) == set(), plan["findings"]
         assert ("FABRIC_SUBNETS_FOUND", cluster.name) in said(plan, "note")
         assert [rail["address"] for rail in plan["nodes"][1]["rails"]] == ["10.9.0.2", "10.9.1.2"]
 
@@ -204,7 +204,7 @@ def test_a_network_that_is_right_is_adopted_and_one_node_without_joins_it(vm_pai
             vm_pair.sh(WORKER, f"nmcli connection delete cx7-{rail}")
     try:
         plan = plan_of(cluster, facts_of(vm_pair))
-        assert said(plan) == set()
+        assert said(plan) == set(), plan["findings"]
         assert [bool(node["adopted_from"]) for node in plan["nodes"]] == [True, False]
         assert [rail["address"] for rail in plan["nodes"][1]["rails"]] == ["10.9.0.13", "10.9.1.13"]
     finally:
@@ -251,7 +251,7 @@ def test_twins_in_one_broadcast_domain_answer_for_themselves_once_the_plan_is_ca
     heard = {(item["netdev"], item["peer"], item["peer_netdev"]) for item in wire[HEAD]["heard"]}
     assert {(FIRST, HEAD, SECOND), (FIRST, WORKER, SECOND), (SECOND, WORKER, FIRST)} <= heard
     plan = plan_of(cluster, facts, wire)
-    assert said(plan) == set()
+    assert said(plan) == set(), plan["findings"]
     worker: Any = plan["nodes"][1]
     for rail in worker["rails"]:
         shared_port.sh(WORKER, f"ip addr add {rail['address']}/24 dev {rail['netdev']}")
