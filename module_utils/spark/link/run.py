@@ -441,7 +441,8 @@ def snapshot(place: Place, lanes: Sequence[Lane], ask: int, *, loopback: bool = 
     answer: list[dict[str, Any] | None] = [None]
 
     def far() -> None:
-        answer[0] = keeper.ask([lane.peer_address for lane in lanes], ask, {"want": "counters"})
+        # Two programs run for an answer; on a busy machine they take their time.
+        answer[0] = keeper.ask([lane.peer_address for lane in lanes], ask, {"want": "counters"}, timeout_s=15)
 
     asking = threading.Thread(target=far)
     if not loopback:
