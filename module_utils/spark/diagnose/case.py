@@ -100,6 +100,12 @@ class Case:
         """Runs over the link in one direction by the transport that serves."""
         return self.done("tcp" if self.transport == "tcp" else "write")
 
+    @property
+    def missed(self) -> bool:
+        """Whether a direction was left out: then the others do not make a healthy link."""
+        kind = "tcp" if self.transport == "tcp" else "write"
+        return any(run.get("skipped") for run in self.runs if run["kind"] == kind)
+
     def needed(self, run: Mapping[str, Any]) -> float:
         return threshold(self.min_gbps, len(run["rails"]))
 

@@ -14,7 +14,7 @@ from .case import LIKELY, PCIE_GTS, PCIE_WIDTH, Case, Cause, full_speed, number,
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """``state`` is healthy, sick, or unmeasured: no run says that the link is good or bad."""
+    """``state`` is healthy, sick, or unmeasured: not every direction was run, and none was bad."""
 
     state: str
     causes: tuple[Cause, ...]
@@ -35,7 +35,7 @@ def diagnose(evidence: Mapping[str, Any]) -> Diagnosis:
         causes.append(_unknown(case))
     causes.sort(key=lambda cause: -cause.score)
     sick = case.bad or any(cause.score >= LIKELY for cause in causes)
-    state = "sick" if sick else "healthy" if case.between else "unmeasured"
+    state = "sick" if sick else "healthy" if case.between and not case.missed else "unmeasured"
     remarks = list(_not_loaded(case))
     if state == "healthy":
         remarks.append(_healthy(case))

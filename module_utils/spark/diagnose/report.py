@@ -18,7 +18,7 @@ TOLD_FACTS = ("os", "arch", "kernel", "gpu", "kernel_module_nvidia", "firewall",
 STATES = {
     "healthy": "The link carries what it should.",
     "sick": "Something is wrong with the link.",
-    "unmeasured": "The link was not measured.",
+    "unmeasured": "The link was not measured, or not in every direction.",
 }
 
 

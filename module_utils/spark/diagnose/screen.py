@@ -26,7 +26,10 @@ def screen_lines(diagnosis: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield ("runs" if position == 0 else "", run["line"])
     causes = diagnosis["causes"]
     if not causes:
-        yield "cause", "none was found" if diagnosis["state"] != "unmeasured" else "none, and nothing was measured"
+        yield (
+            "cause",
+            "none was found" if diagnosis["state"] != "unmeasured" else "none, and not every run could be made",
+        )
     for number, cause in enumerate(causes[:MOST_CAUSES], 1):
         yield f"cause {number}", f"{cause['likelihood']}: {cause['code']} on {cause['node']}: {cause['found']}"
         for line in cause["evidence"][:3]:

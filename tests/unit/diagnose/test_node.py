@@ -11,6 +11,7 @@ from ansible.module_utils.spark import gids
 from ansible.module_utils.spark.diagnose import node as phases
 from ansible.module_utils.spark.diagnose import read, runs
 from ansible.module_utils.spark.diagnose.gathered import of_host, refusals, unloaded
+from ansible.module_utils.spark.findings import finding
 from ansible.module_utils.spark.link.legs import Leg
 from ansible.module_utils.spark.link.run import Place
 
@@ -161,6 +162,18 @@ def test_which_runs_there_are(machine: Machine) -> None:
     assert sum(leg.seconds for leg in three) < 60
     assert [leg.kind for leg in runs.between(NODES, transport="tcp")] == ["tcp", "tcp"]
     assert runs.skipped(Leg("write", "a", "a", 9, 4), "why")["kind"] == "loopback"
+
+
+@pytest.mark.parametrize(("late", "said"), [(1, ""), (2, "LINK_LISTENER_FAILED on spark-01: late")])
+def test_a_late_listener_gets_a_second_chance(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, late: int, said: str
+) -> None:
+    failed = finding("LINK_LISTENER_FAILED", node="spark-01", found="late", expected="a listener")
+    answers = [([], [failed])] * late + [([], [])]
+    monkeypatch.setattr(runs, "listen", lambda *_: answers.pop(0))
+    found = read.read(place(machine), "spark-01", RAILS)
+    legs = runs.between(NODES, transport="rdma")
+    assert runs.open_listeners(place(machine), "spark-01", found, RAILS, [12000, 12001], legs) == said
 
 
 def test_the_last_look_leaves_no_listener(machine: Machine) -> None:
