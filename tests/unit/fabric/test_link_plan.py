@@ -13,7 +13,7 @@ from ansible.module_utils.spark.link.path import bit_error_rate, path_of
 
 from tests.unit.fabric.machine import Machine
 
-RAILS = [
+RAILS: list[dict[str, Any]] = [
     {"rail": 0, "netdev": "enp1s0f0np0", "rdma_device": "rocep1s0f0", "pci": "0000:01:00.0"},
     {"rail": 1, "netdev": "enP2p1s0f0np0", "rdma_device": "roceP2p1s0f0", "pci": "0002:01:00.0"},
 ]

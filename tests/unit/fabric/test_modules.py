@@ -186,7 +186,7 @@ def test_a_serving_peer_is_enough_and_the_last_verdict_is_told(call: Call, machi
 def test_a_measurement_is_judged_recorded_and_remembered(
     call: Call, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rails = [
+    rails: list[dict[str, Any]] = [
         {"rail": n, "netdev": f"rail{n}", "address": f"127.0.0.{n + 1}", "peer_addresses": {"spark-02": "127.0.0.1"}}
         for n in (0, 1)
     ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.module_utils.spark.findings import Finding
 from ansible.module_utils.spark.link import verdict
 from ansible.module_utils.spark.link.path import path_of
 from ansible.module_utils.spark.link.samples import Together
@@ -53,7 +54,7 @@ def streams_of(case: dict[str, Any]) -> list[verdict.Stream]:
     ]
 
 
-def judged(case: dict[str, Any]) -> list[verdict.Finding]:
+def judged(case: dict[str, Any]) -> list[Finding]:
     counted = case.get("counters")
     path = None
     if counted:

@@ -432,14 +432,14 @@ def test_units_on_the_screen() -> None:
 
 def test_weights_that_nobody_has_and_that_may_be_fetched(pair: Pair) -> None:
     plan = plan_for(cluster_of(weights_download=True), without_weights(pair), recipe_of("deepseek-v4-flash"))
-    weights = plan["serving"]["weights"]
+    weights = serving_of(plan)["weights"]
     assert "WEIGHTS_NOWHERE" not in codes(plan)
     assert (weights["source_node"], weights.get("download")) == ("spark-01", True)
 
 
 def test_weights_that_are_there_are_not_fetched(pair: Pair) -> None:
     plan = plan_for(cluster_of(weights_download=True), pair, recipe_of("deepseek-v4-flash"))
-    assert "download" not in plan["serving"]["weights"]
+    assert "download" not in serving_of(plan)["weights"]
 
 
 def test_the_image_comes_from_the_node_that_shows_the_pinned_digest(pair: Pair) -> None:
@@ -449,6 +449,6 @@ def test_the_image_comes_from_the_node_that_shows_the_pinned_digest(pair: Pair) 
         facts["image"] |= {"reference": recipe.image_reference, "present": True}
     pair["spark-01"]["image"]["repo_digests"] = []
     pair["spark-02"]["image"]["repo_digests"] = [f"mirror/engine@{recipe.digest}"]
-    assert plan_for(cluster_of(), pair, recipe)["serving"]["image"]["source_node"] == "spark-02"
+    assert serving_of(plan_for(cluster_of(), pair, recipe))["image"]["source_node"] == "spark-02"
     pair["spark-02"]["image"]["repo_digests"] = []
-    assert plan_for(cluster_of(), pair, recipe)["serving"]["image"]["source_node"] == "spark-01"
+    assert serving_of(plan_for(cluster_of(), pair, recipe))["image"]["source_node"] == "spark-01"

@@ -78,8 +78,8 @@ class Pair:
         return whole.as_data()
 
     def arrive(self, before: str = "", manifest: dict[str, Any] | None = None) -> dict[str, Any]:
-        spec = {"path": str(self.target), "models_dir": str(self.target.parent), "source_node": "spark-01"}
-        spec |= {"rails": RAILS, "manifest": manifest or self.manifest()}
+        spec: dict[str, Any] = {"path": str(self.target), "models_dir": str(self.target.parent)}
+        spec |= {"source_node": "spark-01", "rails": RAILS, "manifest": manifest or self.manifest()}
         running = self.start("spark-02", "weights_arrive", spec, before)
         while running.poll() is None and "listening" not in self.status("spark-02", "weights_arrive"):
             time.sleep(0.01)

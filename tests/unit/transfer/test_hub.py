@@ -195,7 +195,7 @@ class TestDownload:
 
 
 class TestToken:
-    def test_it_shows_nowhere(self, node):
+    def test_it_shows_nowhere(self, node, monkeypatch):
         node.hub.token = "hf_" + "s" * 30
         login = node.root / "token"
         login.write_text(node.hub.token + "\n")
@@ -206,11 +206,8 @@ class TestToken:
             watched.append((stat.S_IMODE(path.stat().st_mode), path.read_text()))
             return argv(self, path)
 
-        hub.Download._argv = look
-        try:
-            node.run(login_file=str(login))
-        finally:
-            hub.Download._argv = argv
+        monkeypatch.setattr(hub.Download, "_argv", look)
+        node.run(login_file=str(login))
         assert watched == [(0o400, node.hub.token)]
         assert node.hub.token not in (node.root / "argv.jsonl").read_text()
         assert node.hub.token not in json.dumps(node.status)
@@ -278,7 +275,7 @@ class TestErrors:
     )
     def test_by_the_status_alone(self, status, kind):
         error = RuntimeError("an error of a client that is newer")
-        error.response = type("Response", (), {"status_code": status})()
+        error.__dict__["response"] = type("Response", (), {"status_code": status})()
         assert hub_client.kind_of(error) == kind
 
     def test_not_found_for_a_known_login(self):

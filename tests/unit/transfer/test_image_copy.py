@@ -18,6 +18,7 @@ from ansible.module_utils.spark import (
     image_daemon,
     image_fetch,
     image_lanes,
+    image_registry,
     image_serve,
     image_store,
     images,
@@ -401,7 +402,7 @@ class TestRegistry:
         def read(_digest, offset):
             yield blob[offset:]
 
-        with image_fetch.Registry({sha(text): ("application/x", text)}, {sha(blob): len(blob)}, read) as registry:
+        with image_registry.Registry({sha(text): ("application/x", text)}, {sha(blob): len(blob)}, read) as registry:
             base = f"http://{registry.repository.split('/', 1)[0]}/v2/"
 
             def get(path, **headers):
@@ -460,7 +461,9 @@ class TestPull:
     @pytest.mark.parametrize("digest", ["", "latest", "sha256:12"])
     def test_never_by_anything_but_a_digest(self, tmp_path, monkeypatch, digest):
         with pytest.raises(ValueError, match="reference"):
-            image_fetch.pull_job({"reference": self.REFERENCE, "digest": digest}, None)
+            image_fetch.pull_job(
+                {"reference": self.REFERENCE, "digest": digest}, jobs.Reporter(tmp_path / "job.json", {})
+            )
 
     def test_a_login_is_handed_on(self, tmp_path):
         path = tmp_path / "config.json"
@@ -470,7 +473,7 @@ class TestPull:
         assert image_daemon._authorization("ghcr.io/org/engine", str(tmp_path / "none")) == {}
 
 
-def test_a_daemon_that_does_nothing_is_given_up(tmp_path):
+def test_a_daemon_that_does_nothing_is_given_up(tmp_path, monkeypatch):
     """Neither a byte nor the disk moves: the call is ended and says so."""
     store = image_daemon.Store("classic", "overlay2", str(tmp_path), str(tmp_path))
     abandoned = []
@@ -480,8 +483,10 @@ def test_a_daemon_that_does_nothing_is_given_up(tmp_path):
             abandoned.append(True)
 
     clock = iter(range(0, 100000, 1000))
-    watched = image_fetch.Watched(store, None, None, NAME, idle_s=10, clock=lambda: next(clock))
-    watched._state = lambda: (0, 0)
+    watched = image_fetch.Watched(
+        store, jobs.Reporter(tmp_path / "job.json", {}), None, NAME, idle_s=10, clock=lambda: next(clock)
+    )
+    monkeypatch.setattr(watched, "_state", lambda: (0, 0))
 
     def work(began):
         began(Stuck())

@@ -56,7 +56,7 @@ class TestFind:
         assert found["name"] == NAME
 
     def test_not_there(self, tmp_path):
-        assert images.find(NAME, {}.get, tmp_path) is None
+        assert images.find(NAME, lambda _reference: None, tmp_path) is None
 
     def test_pinned_and_known_by_its_tag_only(self, tmp_path):
         """A copy between nodes loses the registry digest on the classic store; the tag is how it is found."""

@@ -43,7 +43,8 @@ class Bench:
     """A source folder, and a target with its staging folder."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.ends = root, []
+        self.root = root
+        self.ends: list[End] = []
         self.source, self.staging, self.real = root / "source", root / "staging", root / "real"
         for folder in (self.source, self.staging, self.real):
             folder.mkdir()
@@ -477,7 +478,8 @@ class TestKilled:
         bench.write("shard", noise(64 << 20))
         receiver = bench.receiver(idle_s=1)
         sender = bench.sender(receiver.word("ports"))
-        streams = a_child(sender) and rails.children(sender.process.pid)
+        a_child(sender)
+        streams = rails.children(sender.process.pid)
         os.kill(sender.process.pid, signal.SIGKILL)
         sender.process.wait(5)
         deadline = time.monotonic() + 5
