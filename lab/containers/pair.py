@@ -26,7 +26,7 @@ FORWARDER = "forwarder"
 # There while the mount on /run/netns is the lab's; of no one pair, as the last one to go removes it.
 NAMESPACES_MARK = FOLDER / "netns"
 # Folders of a node on the disk of the host: nested overlays need a real one, and podman makes the journal volatile.
-DISKS = {"docker": "/var/lib/docker", "journal": "/var/log/journal"}
+DISKS = {"docker": "/var/lib/docker", "containerd": "/var/lib/containerd", "journal": "/var/log/journal"}
 SSH_PATIENCE_S = 120
 MEMORY_GIB = {"engine": 5.5, "plain": 1.0}
 
