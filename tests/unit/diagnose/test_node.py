@@ -11,7 +11,7 @@ from ansible.module_utils.spark import gids
 from ansible.module_utils.spark.diagnose import node as phases
 from ansible.module_utils.spark.diagnose import read, runs
 from ansible.module_utils.spark.diagnose.gathered import of_host, refusals, unloaded
-from ansible.module_utils.spark.findings import finding
+from ansible.module_utils.spark.findings import Finding, finding
 from ansible.module_utils.spark.link.legs import Leg
 from ansible.module_utils.spark.link.run import Place
 
@@ -169,7 +169,7 @@ def test_a_late_listener_gets_a_second_chance(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, late: int, said: str
 ) -> None:
     failed = finding("LINK_LISTENER_FAILED", node="spark-01", found="late", expected="a listener")
-    answers = [([], [failed])] * late + [([], [])]
+    answers: list[tuple[list[Any], list[Finding]]] = [([], [failed])] * late + [([], [])]
     monkeypatch.setattr(runs, "listen", lambda *_: answers.pop(0))
     found = read.read(place(machine), "spark-01", RAILS)
     legs = runs.between(NODES, transport="rdma")
