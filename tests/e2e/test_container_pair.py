@@ -166,6 +166,58 @@ def test_a_dead_worker_fails_the_probe_although_health_says_200(container_pair: 
     assert container_pair.play("cluster-down.yml").rc == 0
 
 
+def nothing_of_the_all_reduce(pair: VirtualPair) -> None:
+    for node in pair.nodes:
+        assert pair.sh(node, "docker ps -aq").strip() == ""
+        assert pair.sh(node, "ls -d /run/spark-cluster/collective 2>&1 || true").endswith("No such file or directory\n")
+        assert pair.sh(node, "ss -ltnH '( sport = :29511 )'").strip() == ""
+
+
+def test_the_ranks_reduce_in_the_serving_image(container_pair: VirtualPair) -> None:
+    """Real PyTorch over gloo, with the variables and the image that served a moment ago."""
+    before = container_pair.snapshot()
+    predicted = container_pair.play("collective.yml", check=True, model="lab-tiny")
+    assert predicted.rc == 0, predicted.output[-6000:]
+    assert "NOT_PROVEN_IN_CHECK_MODE" in predicted.codes("lab")
+    outcome = container_pair.play("collective.yml", model="lab-tiny", collective_seconds=0.3)
+    assert outcome.rc == 0, outcome.output[-6000:]
+    result = outcome.result("lab")
+    measured = result["measurements"][HEAD]["collective"]
+    assert measured["transport"] == ["gloo on enp1s0f0np0"]
+    assert [row["bytes"] for row in measured["sizes"]][:3] == [1024, 8192, 16384]
+    assert measured["sizes"][-1]["bytes"] == 64 * 2**20
+    assert all(row["correct"] and row["bus_gbps"] > 0 for row in measured["sizes"])
+    # What gloo says it moved, the interface has carried: each rank sends the whole buffer at least once a call.
+    least = sum(row["bytes"] * row["calls"] for row in measured["sizes"])
+    assert all(rank["rails"][0]["sent"] >= least for rank in measured["ranks"])
+    assert all(rank["memory"]["process_peak_bytes"] < 2**30 for rank in measured["ranks"])
+    # Served with this very configuration a moment ago, so its own rate counts.
+    assert measured["budget"]["source"] == "the last completion of this cluster"
+    assert 0 < measured["budget"]["share"] < 1
+    assert measured["latency"]["expected_us"] == "unknown"
+    started = result["configuration"]["collective_rank_1"]
+    assert started["environment"]["VLLM_HOST_IP"] == "192.168.200.13"
+    nothing_of_the_all_reduce(container_pair)
+    assert changed_paths(before, container_pair.snapshot()) == {}
+
+
+def test_a_rank_that_is_killed_ends_the_other_one(container_pair: VirtualPair) -> None:
+    wait = "until docker inspect spark-collective >/dev/null 2>&1; do sleep 0.2; done; sleep 4"
+    container_pair.sh(WORKER, f"systemd-run --collect --quiet sh -c '{wait}; docker kill spark-collective'")
+    began = time.monotonic()
+    outcome = container_pair.play(
+        "collective.yml", model="lab-tiny", collective_seconds=50, collective_calls=1000000, collective_largest_mib=1
+    )
+    assert outcome.rc != 0
+    # All eight sizes would take 400 s.
+    assert time.monotonic() - began < 200
+    fatal = {item["node"]: item["code"] for item in outcome.result("lab")["findings"] if item["severity"] == "fatal"}
+    assert fatal[WORKER] == "RANK_KILLED", fatal
+    # Whichever comes first: gloo's own error, or the other node's word.
+    assert fatal[HEAD] in ("PEER_LOST", "PEER_RANK_DEAD"), fatal
+    nothing_of_the_all_reduce(container_pair)
+
+
 def test_a_launcher_altered_on_one_node_is_caught_before_any_container_starts(container_pair: VirtualPair) -> None:
     container_pair.sh(WORKER, f"printf '# tuned by hand\\n' >> {BUNDLE}/launch")
     altered = hashlib.sha256(container_pair.host(WORKER).file(f"{BUNDLE}/launch").content).hexdigest()
@@ -248,55 +300,3 @@ def test_down_leaves_nothing_of_the_ranks(container_pair: VirtualPair) -> None:
     for node in container_pair.nodes:
         assert container_pair.sh(node, "docker ps -aq -f name=spark-rank").strip() == ""
         assert container_pair.sh(node, "ss -ltnH '( sport = :8000 or sport = :29501 )'").strip() == ""
-
-
-def nothing_of_the_all_reduce(pair: VirtualPair) -> None:
-    for node in pair.nodes:
-        assert pair.sh(node, "docker ps -aq").strip() == ""
-        assert pair.sh(node, "ls -d /run/spark-cluster/collective 2>&1 || true").endswith("No such file or directory\n")
-        assert pair.sh(node, "ss -ltnH '( sport = :29511 )'").strip() == ""
-
-
-def test_the_ranks_reduce_in_the_serving_image(container_pair: VirtualPair) -> None:
-    """Real PyTorch over gloo, with the variables and the image that served a moment ago."""
-    before = container_pair.snapshot()
-    predicted = container_pair.play("collective.yml", check=True, model="lab-tiny")
-    assert predicted.rc == 0, predicted.output[-6000:]
-    assert "NOT_PROVEN_IN_CHECK_MODE" in predicted.codes("lab")
-    outcome = container_pair.play("collective.yml", model="lab-tiny", collective_seconds=0.3)
-    assert outcome.rc == 0, outcome.output[-6000:]
-    result = outcome.result("lab")
-    measured = result["measurements"][HEAD]["collective"]
-    assert measured["transport"] == ["gloo on enp1s0f0np0"]
-    assert [row["bytes"] for row in measured["sizes"]][:3] == [1024, 8192, 16384]
-    assert measured["sizes"][-1]["bytes"] == 64 * 2**20
-    assert all(row["correct"] and row["bus_gbps"] > 0 for row in measured["sizes"])
-    # What gloo says it moved, the interface has carried: each rank sends the whole buffer at least once a call.
-    least = sum(row["bytes"] * row["calls"] for row in measured["sizes"])
-    assert all(rank["rails"][0]["sent"] >= least for rank in measured["ranks"])
-    assert all(rank["memory"]["process_peak_bytes"] < 2**30 for rank in measured["ranks"])
-    # Served with this very configuration a moment ago, so its own rate counts.
-    assert measured["budget"]["source"] == "the last completion of this cluster"
-    assert 0 < measured["budget"]["share"] < 1
-    assert measured["latency"]["expected_us"] == "unknown"
-    started = result["configuration"]["collective_rank_1"]
-    assert started["environment"]["VLLM_HOST_IP"] == "192.168.200.13"
-    nothing_of_the_all_reduce(container_pair)
-    assert changed_paths(before, container_pair.snapshot()) == {}
-
-
-def test_a_rank_that_is_killed_ends_the_other_one(container_pair: VirtualPair) -> None:
-    wait = "until docker inspect spark-collective >/dev/null 2>&1; do sleep 0.2; done; sleep 4"
-    container_pair.sh(WORKER, f"systemd-run --collect --quiet sh -c '{wait}; docker kill spark-collective'")
-    began = time.monotonic()
-    outcome = container_pair.play(
-        "collective.yml", model="lab-tiny", collective_seconds=50, collective_calls=1000000, collective_largest_mib=1
-    )
-    assert outcome.rc != 0
-    # All eight sizes would take 400 s.
-    assert time.monotonic() - began < 200
-    fatal = {item["node"]: item["code"] for item in outcome.result("lab")["findings"] if item["severity"] == "fatal"}
-    assert fatal[WORKER] == "RANK_KILLED", fatal
-    # Whichever comes first: gloo's own error, or the other node's word.
-    assert fatal[HEAD] in ("PEER_LOST", "PEER_RANK_DEAD"), fatal
-    nothing_of_the_all_reduce(container_pair)
