@@ -102,7 +102,12 @@ def ask(url: str, deadline_s: float = 5, key: str = "", names: tuple[str, ...] =
 def test_a_served_model_is_measured(served: tuple[Server, str]) -> None:
     server, url = served
     answer = server.stream
-    server.stream = lambda handler: (time.sleep(0.02), answer(handler))[1]
+
+    def late(handler: BaseHTTPRequestHandler) -> None:
+        time.sleep(0.02)
+        answer(handler)
+
+    server.stream = late
     said, measured = ask(f"{url}/v1")
     assert (said.code, said.severity) == ("COMPLETION_OK", "ok")
     assert (measured["completion_tokens"], measured["finish_reason"]) == (8, "length")
