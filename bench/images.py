@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,9 @@ def _measure(nodes: Nodes, store: str, runs: int) -> dict[str, list[float]]:
     return times
 
 
-def image(name: str, seeds: list[int]) -> bytes:
+def image(name: str, seeds: Sequence[int], layers_mib: Sequence[int] = LAYERS_MIB) -> bytes:
     """An archive for ``docker load``: layers of files of which about half cannot be packed, and small ones."""
-    layers = [_layer(seed, mib) for seed, mib in zip(seeds, LAYERS_MIB, strict=True)]
+    layers = [_layer(seed, mib) for seed, mib in zip(seeds, layers_mib, strict=True)]
     config = json.dumps(
         {
             "architecture": _architecture(),
