@@ -13,20 +13,38 @@ from typing import Any
 
 from ..parse.secrets import HIDDEN, hide
 
-_IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")
+# A full stop may follow; a fifth number may not.
+_IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?!\d|\.\d)")
 # What may be one; whether it is, the address parser says: times and PCI slots look alike.
-_IPV6 = re.compile(r"(?<![\w:.])[0-9a-f:]*:[0-9a-f:]*:[0-9a-f:]*(?![\w.])", re.I)
-_MAC = re.compile(r"(?<![\w:])((?:[0-9a-f]{2}:){2}[0-9a-f]{2})(?::[0-9a-f]{2}){3}(?![\w:])", re.I)
+_IPV6 = re.compile(r"(?<![\w.])(?<!::)(?:[0-9a-f]{0,4}:){2,8}[0-9a-f]{0,4}(?![\w:]|\.\d)", re.I)
+_MAC = re.compile(r"(?<![\w:-])((?:[0-9a-f]{2}[:-]){2}[0-9a-f]{2})(?:[:-][0-9a-f]{2}){3}(?![\w:-])", re.I)
+# An interface that is named by its MAC, as USB adapters are.
+_MAC_NAME = re.compile(r"\b(en|wl|eth|ww)x[0-9a-f]{12}\b", re.I)
 _UUID = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.I)
 _SERIAL = re.compile(
     r"(?im)\b(?P<name>serial (?:number|no\.?)|vendor sn|(?:node|port|system(?: image)?)[ _]?guid|board[ _]id"
     r"|vendor specific)\b(?P<between>\s*[:=]?\s*)\S[^\n]*"
 )
-_KEY = re.compile(r"-----BEGIN [A-Z ]*-----.*?-----END [A-Z ]*-----", re.S)
-_SSH_KEY = re.compile(r"\b(?:ssh-(?:ed25519|rsa|dss)|ecdsa-sha2-\S+) [A-Za-z0-9+/=]{40,}")
+_SERIAL_FIELD = re.compile(r"(?i)\b([\w.-]{0,64}serial[\w.-]{0,64}\s*[:=]\s*)[^\s,;]+")
+# Written as a document has it: a name, a colon, a value.
+_NAMED = re.compile(
+    r"""(?i)(["']?[\w.-]{0,64}(?:token(?![a-z])|secret|passw(?:or)?d|passphrase|credential|(?:api|private|access)[_-]?key)"""
+    r"""[\w.-]{0,64}["']?\s*:\s*)(?:"[^"\n]*"|'[^'\n]*'|[^\s"',}]+)"""
+)
+_OPTION = re.compile(
+    r"(?i)(\b[\w.-]{0,64}(?:_token|_secret|password|passwd|api_key|access_key)\s+)(?=\S*\d)[^\s\"':=]{6,}"
+)
+_TOKEN = re.compile(
+    r"\b(?:github_pat_|glpat-|xox[abposr]-|AKIA)[A-Za-z0-9_-]{10,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}[\w.-]{0,64}"
+)
+# A log that was cut may lack the end: then all that looks like the key's text goes.
+_KEY = re.compile(
+    r"-----BEGIN [A-Z ]*-----(?:(?:(?!-----BEGIN ).)*?-----END [A-Z ]*-----|(?:\s+[A-Za-z0-9+/=]{16,})*)", re.S
+)
+_SSH_KEY = re.compile(r"\b(?:sk-)?(?:ssh-(?:ed25519|rsa|dss)|ecdsa-sha2-[\w-]+)(?:@openssh\.com)? [A-Za-z0-9+/=]{40,}")
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
 _BEARER = re.compile(r"(?i)\b(bearer|basic|authorization:)\s+[A-Za-z0-9._~+/=-]{8,}")
-_MAIL = re.compile(r"\b[\w.+-]+@[\w-]+\.[\w.-]+\b")
+_MAIL = re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]+\b")
 _HOME = re.compile(r"(?<=/home/)[^/\s\"':]+")
 # A field of a document whose text is hidden whatever it says.
 _FIELD = re.compile(r"(?i)serial|secret|token|passw|api_?key|\bmac\b|guid")
@@ -48,12 +66,16 @@ class Redactor:
         )
 
     def __call__(self, text: str) -> str:
-        text = _KEY.sub(HIDDEN, text)
+        text = _KEY.sub(HIDDEN, text.replace(_MARK, ""))
         text = _SSH_KEY.sub(HIDDEN, text)
         text = _URL_LOGIN.sub(HIDDEN, text)
         text = _BEARER.sub(rf"\1 {HIDDEN}", text)
         text = hide(text)
+        text = _TOKEN.sub(HIDDEN, text)
+        text = _NAMED.sub(rf"\1{HIDDEN}", text)
+        text = _OPTION.sub(rf"\1{HIDDEN}", text)
         text = _SERIAL.sub(rf"\g<name>\g<between>{HIDDEN}", text)
+        text = _SERIAL_FIELD.sub(rf"\1{HIDDEN}", text)
         text = _UUID.sub("(uuid)", text)
         text = _MAIL.sub("(mail address)", text)
         text = _HOME.sub("user", text)
@@ -68,6 +90,7 @@ class Redactor:
         text = _DOTTED_GID.sub(lambda found: keep(self._dotted(found[0])), text)
         text = _MAPPED.sub(lambda found: keep(self._mapped(found)), text)
         text = _MAC.sub(lambda found: keep(f"{found[1]}:..."), text)
+        text = _MAC_NAME.sub(r"\1x(MAC)", text)
         text = _IPV6.sub(lambda found: self._six(found[0]), text)
         text = _IPV4.sub(lambda found: self._four(found[0]), text)
         return re.sub(rf"{_MARK}(\d+){_MARK}", lambda found: kept[int(found[1])], text)

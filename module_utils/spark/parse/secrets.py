@@ -8,7 +8,8 @@ HIDDEN = "(hidden)"
 
 # Not "tokens", which are counted, nor a tokenizer.
 _WORD = r"token(?![a-z])|secret|passw(?:or)?d|passphrase|credential|(?:api|private|access)[_-]?key"
-_NAME = rf"[\w.-]*(?:{_WORD})[\w.-]*"
+# Bounded, so that a long run of letters is not tried from each of them to its end.
+_NAME = rf"[\w.-]{{0,64}}(?:{_WORD})[\w.-]{{0,64}}"
 # A quoted value ends at its quote, any other at a blank.
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"']+)"""
 _ASSIGNED = re.compile(rf"(?i)(?<![\w-])({_NAME}=){_VALUE}")
