@@ -182,7 +182,7 @@ def docker_socket_get(path: str = DOCKER_SOCKET, timeout_s: float = 20) -> Docke
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
         head, _, body = answer.partition(b"\r\n\r\n")
         status = head.split(maxsplit=2)[1:2]
-        if not status or not status[0].isdigit():
+        if not status or not status[0].isdecimal():
             raise ValueError(f"no HTTP answer: {head[:80]!r}")
         return int(status[0]), json.loads(body or b"null")
 
@@ -348,7 +348,7 @@ def _netdevs(node: Node, links: Iterable[ip.Link], devices: Iterable[RdmaDeviceF
                 "admin_up": link.admin_up,
                 "carrier": link.carrier,
                 "mtu": link.mtu,
-                "speed_mbps": int(speed) if speed.isdigit() and int(speed) < 2**31 else None,
+                "speed_mbps": int(speed) if speed.isdecimal() and int(speed) < 2**31 else None,
                 "driver": _link_name(device / "driver"),
                 "pci": _pci(device),
                 "addresses": list(link.addresses),
@@ -363,7 +363,7 @@ def _netdevs(node: Node, links: Iterable[ip.Link], devices: Iterable[RdmaDeviceF
 
 def _arp(node: Node, netdev: str, name: str) -> int:
     values = (node.text(f"/proc/sys/net/ipv4/conf/{whose}/{name}") for whose in ("all", netdev))
-    return max((int(value) for value in values if value.isdigit()), default=0)
+    return max((int(value) for value in values if value.isdecimal()), default=0)
 
 
 def _link_name(path: Path) -> str | None:

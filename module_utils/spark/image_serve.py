@@ -116,5 +116,5 @@ def platform_option(daemon: Daemon) -> list[str]:
     status, version = daemon.ask("GET", "/version")
     if status >= 300:
         return []
-    api = tuple(int(part) for part in str(version.get("ApiVersion") or "0").split(".") if part.isdigit())
+    api = tuple(int(part) for part in str(version.get("ApiVersion") or "0").split(".") if part.isdecimal())
     return [f"--platform={version['Os']}/{version['Arch']}"] if api >= API_WITH_PLATFORM else []

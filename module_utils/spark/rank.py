@@ -538,7 +538,7 @@ def tree(pid: int, place: Place = HERE) -> list[int]:
     """A process and all that descend from it. Orphans inside a container become children of its first process."""
     children: dict[int, list[int]] = {}
     for entry in place.path("/proc").iterdir():
-        if entry.name.isdigit():
+        if entry.name.isdecimal():
             try:
                 stat = (entry / "stat").read_text()
             except OSError:
@@ -621,7 +621,7 @@ def status(place: Place = HERE, *, api_host: str = "", port: int = 0) -> dict[st
     exit_status: int | None = None
     if state == "dead":
         text = service.get("ExecMainStatus", "")
-        exit_status = box["exit_status"] if box else int(text) if text.isdigit() else None
+        exit_status = box["exit_status"] if box else int(text) if text.isdecimal() else None
     result: dict[str, Any] = {
         "state": state,
         "unit": {

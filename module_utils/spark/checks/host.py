@@ -321,5 +321,5 @@ def _said(values: Mapping[str, str]) -> str:
 
 def _numbers(version: str) -> tuple[int, ...]:
     """``6.17.0-1032-nvidia`` in comparable form; leading zeros of months do not matter."""
-    parts = "".join(character if character.isdigit() else " " for character in version).split()
+    parts = "".join(character if character.isdecimal() else " " for character in version).split()
     return tuple(int(part) for part in parts)

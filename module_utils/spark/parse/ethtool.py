@@ -31,7 +31,7 @@ def parse_link(text: str) -> EthtoolLink:
         speed_mbps=int(speed[1]) if speed else None,
         link_detected=_switch(fields.get("Link detected"), "yes", "no"),
         autonegotiation=_switch(fields.get("Auto-negotiation"), "on", "off"),
-        lanes=int(lanes) if lanes.isdigit() else None,
+        lanes=int(lanes) if lanes.isdecimal() else None,
     )
 
 
@@ -42,7 +42,7 @@ def parse_driver(text: str) -> EthtoolDriver:
 
 def parse_counters(text: str) -> dict[str, int]:
     """Counters by name, as integers: they pass 2**53, where a float loses the low bits, within days at this rate."""
-    return {name: int(value) for name, value in _fields(text).items() if value.isdigit()}
+    return {name: int(value) for name, value in _fields(text).items() if value.isdecimal()}
 
 
 def parse_module(text: str) -> dict[str, str]:

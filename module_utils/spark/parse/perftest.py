@@ -6,6 +6,7 @@ Whether a number is good enough is not decided here.
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 
@@ -224,7 +225,7 @@ def parse_version(text: str) -> str | None:
 def writes_json(version: str | None) -> bool:
     """Whether this version's ``--out_json`` can be asked for: the valid form came with 24.01.0-0.38, which is 6.20."""
     parts = (version or "").split(".")
-    return all(part.isdigit() for part in parts) and tuple(int(part) for part in parts[:2]) >= _JSON_SINCE
+    return all(part.isdecimal() for part in parts) and tuple(int(part) for part in parts[:2]) >= _JSON_SINCE
 
 
 def _bandwidth_row(text: str, factor: float) -> BandwidthRow | None:
@@ -250,14 +251,16 @@ def _latency_row(text: str) -> LatencyRow | None:
 
 
 def _numbers(text: str) -> list[float] | None:
+    """What a row holds, None where it is no row: what is no finite number was never measured."""
     try:
-        return [float(field) for field in text.split()]
+        numbers = [float(field) for field in text.split()]
     except ValueError:
         return None
+    return numbers if all(map(math.isfinite, numbers)) else None
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdigit() else None
+    return int(text) if text and text.isdecimal() else None
 
 
 def _dotted(gid: str) -> str:

@@ -22,7 +22,7 @@ def read_gids(port: Path) -> list[GidFacts]:
     """
     found: list[GidFacts] = []
     try:
-        slots = sorted(int(name) for name in os.listdir(port / "gids") if name.isdigit())
+        slots = sorted(int(name) for name in os.listdir(port / "gids") if name.isdecimal())
         table = os.open(port / "gids", os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return found

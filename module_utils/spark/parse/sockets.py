@@ -20,7 +20,7 @@ def parse_listeners(text: str) -> list[ListenerFacts]:
         if len(fields) < 5 or fields[0] != "LISTEN":
             continue
         address, _, port = fields[3].rpartition(":")
-        if not port.isdigit():
+        if not port.isdecimal():
             continue
         process = _PROCESS.search(fields[5]) if len(fields) > 5 else None
         found.append(

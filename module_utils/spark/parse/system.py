@@ -15,7 +15,7 @@ def parse_meminfo(text: str) -> MemoryFacts:
     for line in text.splitlines():
         name, _, value = line.partition(":")
         fields = value.split()
-        if fields and fields[0].isdigit():
+        if fields and fields[0].isdecimal():
             values[name] = int(fields[0]) * (1024 if fields[1:] == ["kB"] else 1)
     return {"total_bytes": values.get("MemTotal", 0), "available_bytes": values.get("MemAvailable", 0)}
 

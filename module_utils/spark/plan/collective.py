@@ -48,7 +48,7 @@ def _activations(recipe: Recipe, hidden: int) -> list[Activation]:
     steps = [
         ("one token", 1),
         ("a full batch, one token each", recipe.max_num_seqs or 1),
-        ("a chunk of a prompt", int(chunk) if chunk.isdigit() else 1),
+        ("a chunk of a prompt", int(chunk) if chunk.isdecimal() else 1),
     ]
     found: list[Activation] = []
     for about, tokens in steps:

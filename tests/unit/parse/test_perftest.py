@@ -77,3 +77,13 @@ def test_the_version_is_read_although_the_exit_status_is_1() -> None:
 )
 def test_json_is_asked_for_since_it_is_valid(version: str | None, known: bool) -> None:
     assert perftest.writes_json(version) is known
+
+
+@pytest.mark.parametrize("word", ["inf", "nan", "-inf"])
+def test_a_row_that_holds_no_number_is_none(word: str) -> None:
+    assert perftest._bandwidth_row(f"65536 1000 {word} 92.57 0.17", 1.0) is None
+    assert perftest._bandwidth_row("65536 1000 92.60 92.57 0.17", 1.0) is not None
+
+
+def test_a_digit_that_is_no_number_is_none() -> None:
+    assert perftest._number("²") is None
