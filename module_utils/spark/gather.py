@@ -182,7 +182,7 @@ def docker_socket_get(path: str = DOCKER_SOCKET, timeout_s: float = 20) -> Docke
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
         head, _, body = answer.partition(b"\r\n\r\n")
         status = head.split(maxsplit=2)[1:2]
-        if not status or not status[0].isdecimal():
+        if not status or not status[0].isdigit():
             raise ValueError(f"no HTTP answer: {head[:80]!r}")
         return int(status[0]), json.loads(body or b"null")
 
