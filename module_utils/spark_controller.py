@@ -19,6 +19,8 @@ from ansible.module_utils.spark.plan.recipes import import_recipe, is_ours, name
 PROJECT = Path(__file__).resolve().parents[1]
 CATALOGUE = PROJECT / "models"
 HOST_VARIABLES = ("rank", "ansible_host", "ansible_user", "ansible_ssh_user")
+# More than any recipe needs; aliases of aliases make millions of a few hundred bytes.
+MOST_FIELDS = 20_000
 
 
 class Unusable:
@@ -264,8 +266,17 @@ def _read(path: Path) -> tuple[Any, dict[str, int], list[RecipeError]]:
         problem = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
         return None, {}, [RecipeError("", problem, "a readable file of UTF-8 text", "make it one, or remove it", 1)]
     try:
-        data = yaml.safe_load(text)
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        if _written_out(tree, {}) > MOST_FIELDS:
+            problem = f"with its aliases written out it has more than {MOST_FIELDS} values"
+            return None, {}, [RecipeError("", problem, "a recipe", "write it without nested aliases", 1)]
+        data = yaml.safe_load(text)
+    except RecursionError:
+        problem = "it is nested without end, or contains itself by an alias"
+        return None, {}, [RecipeError("", problem, "a YAML mapping", "write it without that alias", 1)]
+    except ValueError as error:
+        problem = f"one of its values cannot be read: {error}"
+        return None, {}, [RecipeError("", problem, "text in quotes", "quote the value", 1)]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = str(getattr(error, "problem", None) or error).splitlines()[0]
@@ -273,6 +284,15 @@ def _read(path: Path) -> tuple[Any, dict[str, int], list[RecipeError]]:
         return None, {}, [RecipeError("", f"it is no YAML: {problem}", "a YAML mapping", "correct the line", line)]
     # An empty file has no tree; what is missing in it is missing in its first line.
     return data, {"": 1, **_lines(tree)}, _repeated(tree)
+
+
+def _written_out(node: Any, known: dict[int, int]) -> int:
+    """How many values a tree has where each alias counts as often as it is used. RecursionError: it contains itself."""
+    if id(node) not in known:
+        parts = node.value if isinstance(node, yaml.CollectionNode) else []
+        flat = [item for part in parts for item in (part if isinstance(part, tuple) else (part,))]
+        known[id(node)] = 1 + sum(_written_out(item, known) for item in flat)
+    return known[id(node)]
 
 
 def _repeated(node: Any, prefix: str = "") -> list[RecipeError]:

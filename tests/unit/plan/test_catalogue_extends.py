@@ -138,3 +138,26 @@ def test_what_is_no_base(tmp_path: Path) -> None:
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     _, (item,) = recipe_for(cluster_of(model="mine", spark_models_path=[str(tmp_path / "none")]))
     assert (item.code, item.evidence) == ("MODEL_UNKNOWN", (f"there is no folder {tmp_path / 'none'}",))
+
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 9)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (BOMB, "it has more than 20000 values"),
+        ("&a {x: *a}\n", "contains itself"),
+        ("x: &a [*a]\n", "contains itself"),
+        ("x: " + "[" * 20000 + "\n", "nested without end"),
+        ("name: 2020-13-45\n", "cannot be read"),
+    ],
+    ids=["aliases of aliases", "a mapping in itself", "a list in itself", "deep", "no date"],
+)
+def test_hostile_yaml_has_one_clear_error(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "mine.yml").write_text(text)
+    (error,) = load(tmp_path, "mine")[1]
+    assert error.startswith(f"{tmp_path}/mine.yml:1: ")
+    assert says in error
