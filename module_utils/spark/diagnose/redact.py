@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..parse.secrets import HIDDEN, hide
+from ..parse.secrets import HIDDEN, SECRET_NAME, hide
 
 # A full stop may follow; a fifth number may not.
 _IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?!\d|\.\d)")
@@ -27,10 +27,7 @@ _SERIAL = re.compile(
 )
 _SERIAL_FIELD = re.compile(r"(?i)\b([\w.-]{0,64}serial[\w.-]{0,64}\s*[:=]\s*)[^\s,;]+")
 # Written as a document has it: a name, a colon, a value.
-_NAMED = re.compile(
-    r"""(?i)(["']?[\w.-]{0,64}(?:token(?![a-z])|secret|passw(?:or)?d|passphrase|credential|(?:api|private|access)[_-]?key)"""
-    r"""[\w.-]{0,64}["']?\s*:\s*)(?:"[^"\n]*"|'[^'\n]*'|[^\s"',}]+)"""
-)
+_NAMED = re.compile(rf"""(?i)(["']?{SECRET_NAME}["']?\s*:\s*)(?:"[^"\n]*"|'[^'\n]*'|[^\s"',}}]+)""")
 _OPTION = re.compile(
     r"(?i)(\b[\w.-]{0,64}(?:_token|_secret|password|passwd|api_key|access_key)\s+)(?=\S*\d)[^\s\"':=]{6,}"
 )

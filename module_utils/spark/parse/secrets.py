@@ -9,11 +9,11 @@ HIDDEN = "(hidden)"
 # Not "tokens", which are counted, nor a tokenizer.
 _WORD = r"token(?![a-z])|secret|passw(?:or)?d|passphrase|credential|(?:api|private|access)[_-]?key"
 # Bounded, so that a long run of letters is not tried from each of them to its end.
-_NAME = rf"[\w.-]{{0,64}}(?:{_WORD})[\w.-]{{0,64}}"
+SECRET_NAME = rf"[\w.-]{{0,64}}(?:{_WORD})[\w.-]{{0,64}}"
 # A quoted value ends at its quote, any other at a blank.
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"']+)"""
-_ASSIGNED = re.compile(rf"(?i)(?<![\w-])({_NAME}=){_VALUE}")
-_OPTION = re.compile(rf"(?i)(?<!\S)(--?{_NAME}(?:=|\s+)){_VALUE}")
+_ASSIGNED = re.compile(rf"(?i)(?<![\w-])({SECRET_NAME}=){_VALUE}")
+_OPTION = re.compile(rf"(?i)(?<!\S)(--?{SECRET_NAME}(?:=|\s+)){_VALUE}")
 # Known by their own form, wherever they stand.
 _KNOWN = re.compile(r"\b(?:hf_|sk-|nvapi-|gh[pousr]_)[A-Za-z0-9_-]{16,}")
 
