@@ -15,7 +15,10 @@ _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"']+)"""
 _ASSIGNED = re.compile(rf"(?i)(?<![\w-])({SECRET_NAME}=){_VALUE}")
 _OPTION = re.compile(rf"(?i)(?<!\S)(--?{SECRET_NAME}(?:=|\s+)){_VALUE}")
 # Known by their own form, wherever they stand.
-_KNOWN = re.compile(r"\b(?:hf_|sk-|nvapi-|gh[pousr]_)[A-Za-z0-9_-]{16,}")
+_KNOWN = re.compile(
+    r"\b(?:(?:hf_|sk-|nvapi-|gh[pousr]_)[A-Za-z0-9_-]{16,}|(?:github_pat_|glpat-|xox[abposr]-|AKIA)[A-Za-z0-9_-]{10,}"
+    r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}[\w.-]*)"
+)
 
 
 def hide(text: str) -> str:

@@ -51,6 +51,7 @@ PLANTED = {
     "a private key that was cut": ("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAA", "b3Blbn"),
     "a GitHub token": ("github_pat_11ABCDEFG0123456789", "11ABCDEFG"),
     "a GitLab token": ("glpat-abcdefghij0123456789", "abcdefghij"),
+    "a long JSON web token": (f"eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiIxIn0.{'s' * 342}", "sss"),
     "a JSON web token": ("cookie eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "eyJzdWIi"),
     "a key of a security key": (f"sk-ssh-ed25519@openssh.com {'A' * 68}", "AAAAAAAA"),
     "a MAC with dashes": ("4c-bb-47-01-02-03 is up", "01-02-03"),

@@ -16,6 +16,8 @@ from ansible.module_utils.spark.parse.secrets import hide
         ("DB_PASSWORD=x", "DB_PASSWORD=(hidden)"),
         ("curl -H x sk-0123456789abcdefXYZ", "curl -H x (hidden)"),
         ("login hf_ABCDEFGHIJKLMNOPQRST now", "login (hidden) now"),
+        ("use github_pat_11ABCDEFG0123456789 now", "use (hidden) now"),
+        (f"cookie eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiIxIn0.{'s' * 342} now", "cookie (hidden) now"),
     ],
 )
 def test_secrets_are_hidden(text: str, hidden: str) -> None:
