@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -64,6 +65,9 @@ def main() -> int:
         return 2
     # Ansible takes its time to be imported, and that is no part of a copy.
     _keys(encrypt=True)
+    # Ended from outside, also in the background of a shell, it takes its namespaces and processes along.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda got, _frame: sys.exit(128 + got))
     with Bench(options) as bench:
         result = bench.run()
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -120,6 +124,10 @@ class Bench:
             self.sshd.terminate()
             self.sshd.wait()
         for name in self.names:
+            inside = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
+            for pid in inside.stdout.split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
         for folder in (*self.folders, self.work):
             shutil.rmtree(folder, ignore_errors=True)
@@ -252,10 +260,9 @@ class Bench:
         write_model(
             place.source, self.options.shards, self.options.mib * MIB // self.options.shards, self.options.small
         )
-        try:
-            yield place
-        finally:
-            shutil.rmtree(root)
+        yield place
+        # Makes room for the next; after an error the whole benchmark tidies, once nothing writes any more.
+        shutil.rmtree(root)
 
     def _known(self, place: Place) -> float:
         """The source's manifest, which is made once and remembered; how long that takes is told apart."""
