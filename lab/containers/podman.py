@@ -20,6 +20,7 @@ COMMANDS = {
     "nsenter": "util-linux",
     "ssh-keygen": "openssh-client",
     "tar": "tar",
+    "rsync": "rsync",
 }
 CGROUP = "/sys/fs/cgroup"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import resource
 import socket
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from lab import host
+from lab.containers import podman
 from lab.errors import LabError
+from lab.vm import build
 
 DEBIAN = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
 DEB822 = """\
@@ -144,3 +147,21 @@ def test_too_little_space_says_how_much(tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"the image needs 1000000\.0 GiB in"):
         host.require_space(tmp_path / "not" / "made" / "yet", 1e6, "the image")
     host.require_space(tmp_path, 0, "the image")
+
+
+# Of packages that Debian and Ubuntu cannot be without; apt-get and sudo have their own look before they are used.
+ALWAYS_THERE = {"cp", "mount", "umount", "chroot", "unshare", "apt-config", "apt-get", "sudo", "ssh"}
+
+
+def test_each_command_that_the_lab_runs_is_one_that_it_installs() -> None:
+    """A machine of a developer has everything, a stranger's has not."""
+    ran = set()
+    for path in Path(host.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "run"
+            if named and node.args and isinstance(node.args[0], ast.List):
+                first = node.args[0].elts[0]
+                if isinstance(first, ast.Constant):
+                    ran.add(first.value)
+    assert "rsync" in ran
+    assert ran <= podman.COMMANDS.keys() | build.COMMANDS.keys() | ALWAYS_THERE
