@@ -150,7 +150,7 @@ def test_too_little_space_says_how_much(tmp_path: Path) -> None:
 
 
 # Of packages that Debian and Ubuntu cannot be without; apt-get and sudo have their own look before they are used.
-ALWAYS_THERE = {"cp", "mount", "umount", "chroot", "unshare", "apt-config", "apt-get", "sudo", "ssh"}
+ALWAYS_THERE = {"cp", "mount", "umount", "chroot", "unshare", "apt-config", "apt-get", "sudo"}
 
 
 def test_each_command_that_the_lab_runs_is_one_that_it_installs() -> None:
