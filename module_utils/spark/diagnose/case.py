@@ -1,7 +1,8 @@
 """The evidence of a diagnosis with what follows from it at once, and what a cause is. Pure.
 
 The evidence is one document: ``nodes`` (by name: ``read`` as diagnose.read returns it or None, ``silent`` why not,
-``after`` counters once more, ``facts`` in part), ``runs`` (see diagnose.runs), ``min_gbps``, ``transport``.
+``after`` counters once more, ``facts`` in part), ``runs`` (see diagnose.runs), ``min_gbps``,
+``min_both_ways_gbps``, ``transport``.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class Case:
         self.nodes: Mapping[str, Mapping[str, Any]] = evidence["nodes"]
         self.runs: Sequence[Mapping[str, Any]] = evidence.get("runs") or ()
         self.min_gbps = float(evidence["min_gbps"])
+        self.min_both_ways_gbps = float(evidence["min_both_ways_gbps"])
         self.transport = str(evidence.get("transport", "rdma"))
         self.reads = {name: node["read"] for name, node in self.nodes.items() if node.get("read")}
 
@@ -107,7 +109,8 @@ class Case:
         return any(run.get("skipped") for run in self.runs if run["kind"] == kind)
 
     def needed(self, run: Mapping[str, Any]) -> float:
-        return threshold(self.min_gbps, len(run["rails"]))
+        least = self.min_both_ways_gbps if run["kind"] == "both" else self.min_gbps
+        return threshold(least, len(run["rails"]))
 
     def slow(self, run: Mapping[str, Any]) -> bool:
         return float(run["sum_gbps"]) < self.needed(run)

@@ -72,6 +72,7 @@ def _half_both_ways(case: Case) -> Iterator[Cause]:
         if (
             alone
             and not any(case.slow(other) for other in case.done("write"))
+            and case.slow(run)
             and run["sum_gbps"] < BOTH_WAYS * max(alone)
         ):
             yield suspect(
@@ -79,7 +80,7 @@ def _half_both_ways(case: Case) -> Iterator[Cause]:
                 "CAUSE_HALF_BOTH_WAYS",
                 node=case.cluster,
                 found=rate_line(run),
-                expected=f"about twice {number(max(alone))} Gb/s, what one direction carries",
+                expected=f"at least {number(case.needed(run))} Gb/s; one direction carries {number(max(alone))}",
                 because=[rate_line(other) for other in case.done("write")],
             )
 

@@ -55,6 +55,7 @@ def evidence_of(
         "cluster": plan["name"],
         "transport": plan["transport"],
         "min_gbps": plan["link_check"]["min_gbps"],
+        "min_both_ways_gbps": plan["link_check"]["min_both_ways_gbps"],
         "rails": plan["rails"],
         "nodes": found,
         "runs": sorted(runs, key=lambda run: order[run["kind"]]),

@@ -180,6 +180,7 @@ def evidence(case: Mapping[str, Any]) -> dict[str, Any]:
         "cluster": "pair_a",
         "transport": case.get("transport", "rdma"),
         "min_gbps": case.get("min_gbps", 170),
+        "min_both_ways_gbps": case.get("min_both_ways_gbps", 300),
         "rails": [{"rail": rail, "subnet": f"192.168.{200 + rail}.0/24"} for rail in (0, 1)],
         "nodes": nodes,
         "runs": runs,

@@ -39,7 +39,7 @@ def plan(tmp_path: Path) -> dict[str, Any]:
     return {
         "name": f"unit-{tmp_path.name}",
         "transport": "rdma",
-        "link_check": {"min_gbps": 170},
+        "link_check": {"min_gbps": 170, "min_both_ways_gbps": 300},
         "rails": [{"rail": 0, "subnet": "192.168.200.0/24"}, {"rail": 1, "subnet": "192.168.201.0/24"}],
         "nodes": [
             {"node": node, "role": "head", "management_address": f"203.0.113.{12 + number}"}

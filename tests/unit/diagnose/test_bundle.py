@@ -93,7 +93,7 @@ def test_what_the_reader_needs_stays(text: str) -> None:
 PLAN: dict[str, Any] = {
     "name": "pair_a",
     "transport": "rdma",
-    "link_check": {"min_gbps": 170},
+    "link_check": {"min_gbps": 170, "min_both_ways_gbps": 300},
     "rails": [{"rail": rail, "subnet": subnet} for rail, subnet in enumerate(FABRIC)],
     "nodes": [
         {"node": node, "role": "head", "management_address": f"203.0.113.{12 + position}"}
