@@ -46,6 +46,11 @@ def test_the_name_of_the_cluster_has_no_default() -> None:
         ("link_check_ports", [13000, 13001], [80, 81]),
         ("takeover", "yes", "maybe"),
         ("models_dir", "/srv/models", "models"),
+        ("models_dir", "/srv/models", "/etc"),
+        ("models_dir", "/srv/models", "//etc/"),
+        ("models_dir", "/var/lib/models", "/"),
+        ("models_dir", "/usr/share/models", "/usr/lib/models"),
+        ("models_dir", "/home/nvidia/models", "/home"),
         ("models_dir", "/srv/models", "/srv/a:b"),
         ("models_dir", "/srv/models", "/srv/../etc"),
         ("spark_models_path", "~/recipes, more", 7),
@@ -62,6 +67,9 @@ def test_the_name_of_the_cluster_has_no_default() -> None:
         ("weights_sync_encrypt", False, "perhaps"),
         ("weights_download", True, "perhaps"),
         ("hub_endpoint", "https://hub.example.org", "hub.example.org"),
+        ("hub_endpoint", "https://[fd00::1]:8443/hub", "https://[x"),
+        ("hub_endpoint", "https://hub.example.org", "https://[]"),
+        ("hub_endpoint", "http://hub:8080", "http://hub:99999"),
         ("hub_token_file", "/etc/spark-cluster/hub-login", "hub-login"),
         ("engine_source", "wheels", "pypi"),
     ],
@@ -140,6 +148,8 @@ def test_ranks() -> None:
 
 def test_misspelt_names_are_found_and_others_left_alone() -> None:
     given = ["fabric_mtus", "fabric_mtu", "link_check_min_gps", "ansible_host", "preflight_node", "rank"]
+    assert misspelt(["api_prot", "rail_subnet"]) == [("api_prot", "api_port"), ("rail_subnet", "fabric_subnets")]
+    assert misspelt(["ansible_port", "model_name", "ports", "master", "api_token"]) == []
     assert misspelt(given) == [("fabric_mtus", "fabric_mtu"), ("link_check_min_gps", "link_check_min_gbps")]
 
 

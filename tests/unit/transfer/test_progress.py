@@ -26,6 +26,14 @@ def test_a_copy_without_rails(tmp_path):
     assert jobs.progress_line(status) == "sends 3 files: 50 B of 100 B, 50 %"
 
 
+def test_what_was_sent_twice_makes_no_more_than_all_of_it(tmp_path):
+    status = jobs._fresh_status("copy", "weights_push", "spark-01", {})
+    reporter = jobs.Reporter(tmp_path / "copy.json", status, lambda: 0.0)
+    reporter.stage("sends 3 files", 100)
+    reporter.at(130)
+    assert jobs.progress_line(status) == "sends 3 files: 100 B of 100 B, 100 %"
+
+
 def test_a_job_says_where_it_listens_and_keeps_its_secrets_out_of_its_status(tmp_path):
     status = jobs._fresh_status("copy", "weights_arrive", "spark-02", {})
     reporter = jobs.Reporter(tmp_path / "copy.json", status, secrets={"key": "s3cret"})
