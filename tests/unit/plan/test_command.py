@@ -9,16 +9,16 @@ import pytest
 from ansible.module_utils.spark.codes import REGISTRY
 from ansible.module_utils.spark_command import PLAYBOOKS, options_of, with_options
 
-HERE = Path("/work/project")
-CONFIGURED = {"inventory": ["/work/project/inventory/cluster"], "remote_user": None}
+HERE = Path("/srv/project")
+CONFIGURED = {"inventory": ["/srv/project/inventory/cluster"], "remote_user": None}
 OPTIONS = ["-i", "inventory/lab", "-l", "pair a:pair_b", "-K"]
 
 
 @pytest.mark.parametrize(
     ("cli", "expected"),
     [
-        ({"inventory": ["/work/project/inventory/cluster"]}, []),
-        ({"inventory": ["/work/project/inventory/lab"], "subset": "pair_a"}, ["-i", "inventory/lab", "-l", "pair_a"]),
+        ({"inventory": ["/srv/project/inventory/cluster"]}, []),
+        ({"inventory": ["/srv/project/inventory/lab"], "subset": "pair_a"}, ["-i", "inventory/lab", "-l", "pair_a"]),
         ({"inventory": ["/elsewhere/hosts.yml"]}, ["-i", "/elsewhere/hosts.yml"]),
         ({"inventory": ("a,b",), "become_ask_pass": True, "tags": ["x"]}, ["-i", "a,b", "-K"]),
         ({"inventory": CONFIGURED["inventory"], "remote_user": "nvidia"}, ["-u", "nvidia"]),
