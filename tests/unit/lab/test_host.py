@@ -158,10 +158,8 @@ def test_each_command_that_the_lab_runs_is_one_that_it_installs() -> None:
     ran = set()
     for path in Path(host.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "run"
-            if named and node.args and isinstance(node.args[0], ast.List):
-                first = node.args[0].elts[0]
-                if isinstance(first, ast.Constant):
-                    ran.add(first.value)
+            match node:
+                case ast.Call(func=ast.Name(id="run"), args=[ast.List(elts=[ast.Constant(value=str(name)), *_]), *_]):
+                    ran.add(name)
     assert "rsync" in ran
     assert ran <= podman.COMMANDS.keys() | build.COMMANDS.keys() | ALWAYS_THERE
