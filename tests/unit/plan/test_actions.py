@@ -225,3 +225,12 @@ def test_a_refusal_is_said_once(tmp_path: Path) -> None:
     inventory = {"spark": {"hosts": {"a": {"cluster_name": "pair", "api_port": 80}}}}
     done = boilerplate(tmp_path, inventory)
     assert done.text.count("FATAL VARIABLE_INVALID") == 1, done.text
+
+
+def test_the_remedy_of_a_finding_is_the_command_of_this_run(tmp_path: Path, pair: Pair) -> None:
+    clusters: dict[str, dict[str, Any]] = {"pair_a": {"model": "lab-tiny"}, "pair_b": {"model": "lab-tiny"}}
+    done = play(tmp_path, pair, clusters, "-e", "purpose=serve", "-l", "pair_a")
+    shown = " ".join(done.text.split())
+    assert "FATAL FABRIC_NOT_SET_UP on a-02" in shown, done.text
+    assert f"Run ansible-playbook -i {tmp_path / 'hosts.yml'} -l pair_a site.yml for this cluster first." in shown
+    assert "Run site.yml" not in shown
