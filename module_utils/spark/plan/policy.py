@@ -553,6 +553,8 @@ class Policy:
 
 VARIABLES: tuple[str, ...] = tuple(item.name for item in fields(Policy))
 HOST_VARIABLES: tuple[str, ...] = tuple(item.name for item in fields(Policy) if item.metadata["scope"] == "host")
+# What is said with -e for one run, to the role that has it.
+RUN_VARIABLES = "reset_confirmed reset_stop reset_weights reset_images collective_while_serving".split()
 RANK_ALLOWED = "a whole number from 0 to 63; together the hosts of a cluster have 0, 1, 2 ... without gaps"
 
 
@@ -563,7 +565,7 @@ def read_rank(value: Any) -> int:
 
 def misspelt(names: Sequence[str]) -> list[tuple[str, str]]:
     """Names that are nearly, and not quite, a variable of ours: ``(given, meant)``."""
-    known = (*VARIABLES, "rank")
+    known = (*VARIABLES, *RUN_VARIABLES, "rank")
     found = []
     for name in names:
         if name not in known:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.spark.plan.policy import VARIABLES, Policy, describe, misspelt, read_rank
+from ansible.module_utils.spark.plan.policy import RUN_VARIABLES, VARIABLES, Policy, describe, misspelt, read_rank
 
 
 def errors_of(**variables: Any) -> list[str]:
@@ -149,8 +150,14 @@ def test_ranks() -> None:
 def test_misspelt_names_are_found_and_others_left_alone() -> None:
     given = ["fabric_mtus", "fabric_mtu", "link_check_min_gps", "ansible_host", "preflight_node", "rank"]
     assert misspelt(["api_prot", "rail_subnet"]) == [("api_prot", "api_port"), ("rail_subnet", "fabric_subnets")]
+    assert misspelt(["reset_wieghts", "reset_stop"]) == [("reset_wieghts", "reset_weights")]
     assert misspelt(["ansible_port", "model_name", "ports", "master", "api_token"]) == []
     assert misspelt(given) == [("fabric_mtus", "fabric_mtu"), ("link_check_min_gps", "link_check_min_gbps")]
+
+
+def test_a_variable_of_one_run_is_one_of_a_role(project: Path) -> None:
+    said = "".join(path.read_text() for path in (project / "roles").glob("*/defaults/main.yml"))
+    assert all(f"\n{name}:" in said for name in RUN_VARIABLES)
 
 
 def test_the_description_has_every_variable_with_its_reason() -> None:
