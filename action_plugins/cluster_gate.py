@@ -11,6 +11,7 @@ import ansible.module_utils
 ansible.module_utils.__path__.append(str(Path(__file__).resolve().parents[1] / "module_utils"))
 
 from ansible.module_utils.spark.findings import Finding, fatal, finding, from_dict, render  # noqa: E402
+from ansible.module_utils.spark_command import as_run  # noqa: E402
 from ansible.plugins.action import ActionBase  # noqa: E402
 
 DOCUMENTATION = """
@@ -42,7 +43,7 @@ class ActionModule(ActionBase):
             return result
         if plan.get("purpose") == "stop":
             for item in missing:
-                self._display.warning(render(item))
+                self._display.warning(as_run(render(item)))
             missing = []
         stopping = fatal([*planned, *missing])
         # What a member found is in the record already; its peers stop because of it and add nothing.

@@ -12,6 +12,7 @@ ansible.module_utils.__path__.append(str(Path(__file__).resolve().parents[1] / "
 
 from ansible.module_utils.ansible_release import __version__ as ansible_version  # noqa: E402
 from ansible.module_utils.spark.findings import Finding, fatal, finding, render  # noqa: E402
+from ansible.module_utils.spark_command import as_run  # noqa: E402
 from ansible.module_utils.spark_controller import PROJECT, cluster_of, members_of, recipe_for, spark_hosts  # noqa: E402
 from ansible.plugins.action import ActionBase  # noqa: E402
 
@@ -53,7 +54,7 @@ class ActionModule(ActionBase):
         )
         for item in found:
             if item.severity == "warn":
-                self._display.warning(render(item))
+                self._display.warning(as_run(render(item)))
         if stopping:
             result["msg"] = "\n".join(render(item) for item in stopping)
         return result

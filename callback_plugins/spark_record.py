@@ -16,6 +16,7 @@ ansible.module_utils.__path__.append(str(Path(__file__).resolve().parents[1] / "
 from ansible import constants  # noqa: E402
 from ansible.module_utils.ansible_release import __version__ as ansible_version  # noqa: E402
 from ansible.module_utils.spark import results  # noqa: E402
+from ansible.module_utils.spark_command import as_run, remedied  # noqa: E402
 from ansible.plugins.callback import CallbackBase  # noqa: E402
 
 DOCUMENTATION = """
@@ -54,7 +55,7 @@ class ClusterRecord:
         self.executions: dict[str, dict[str, int]] = {node: {"modules": 0, "polls": 0} for node in nodes}
 
     def take(self, node: str, result: Mapping[str, Any]) -> None:
-        self.findings += result.get("findings") or []
+        self.findings += [remedied(item) for item in result.get("findings") or []]
         self.measurements[node].update(result.get("measurements") or {})
         self.configuration.update(result.get("configuration") or {})
         self.attachments += result.get("attachments") or []
@@ -171,7 +172,7 @@ class CallbackModule(CallbackBase):
             colour = {"ok": constants.COLOR_OK, "predicted": constants.COLOR_CHANGED}.get(
                 str(result["verdict"]), constants.COLOR_ERROR
             )
-            text = results.summary(result, str(path.relative_to(PROJECT)))
+            text = as_run(results.summary(result, str(path.relative_to(PROJECT))))
             first, _, rest = text.partition("\n")
             self._display.display(f"\n{first}", color=colour)
             self._display.display(rest)

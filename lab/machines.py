@@ -17,6 +17,10 @@ from lab.errors import LabError
 
 FOLDER = Path(__file__).resolve().parent / "machines"
 NAME = re.compile(r"[a-z][a-z0-9-]{0,14}")
+# What useradd takes by itself; it becomes part of paths, of sudoers and of scripts that root runs.
+USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
+SUITE = re.compile(r"[a-z][a-z0-9-]{0,30}")
+VM_LIMITS = {"memory_mib": (512, 1 << 20), "cpus": (1, 256), "disk_gib": (1, 10_000)}
 KINDS = ("container", "vm")
 
 
@@ -100,6 +104,10 @@ def parse(text: str, source: str) -> Machines:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise LabError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise LabError(f"{source} is not YAML that can be read: it is nested too deeply") from None
+    except ValueError as error:
+        raise LabError(f"{source}: a value cannot be read: {error}", "text in quotes") from None
     machines = _build(Machines, data, source)
     _check(machines, source)
     return machines
@@ -144,6 +152,15 @@ def _check(machines: Machines, source: str) -> None:
         refuse(f"kind {machines.kind!r} is not one of {', '.join(KINDS)}")
     if not NAME.fullmatch(machines.name):
         refuse(f"name {machines.name!r} must be 1 to 15 of a-z, 0-9 and '-', a letter first")
+    if not USER.fullmatch(machines.user) or machines.user == "root":
+        refuse(f"user {machines.user!r} must be 1 to 31 of a-z, 0-9, '_' and '-', a letter first, and not root")
+    if not SUITE.fullmatch(machines.suite):
+        refuse(f"suite {machines.suite!r} is no name of a Debian suite, such as trixie")
+    if not 1 <= machines.management_prefix <= 30:
+        refuse(f"management_prefix {machines.management_prefix} is not between 1 and 30")
+    for key, (low, high) in VM_LIMITS.items():
+        if not low <= getattr(machines.vm, key) <= high:
+            refuse(f"vm: {key} {getattr(machines.vm, key)} is not between {low} and {high}")
     if not machines.nodes:
         refuse("no nodes")
     names = [node.name for node in machines.nodes]

@@ -73,13 +73,16 @@ def recipes(cluster: Cluster) -> tuple[list[Recipe], list[str]]:
 def main(argv: list[str]) -> int:
     own = PROJECT / "inventory" / "cluster"
     parser = argparse.ArgumentParser(prog="make models", description=__doc__)
-    parser.add_argument("-i", "--inventory", type=Path, default=own if own.exists() else own.with_name("sample"))
+    parser.add_argument("-i", "--inventory", type=Path, help="your machines, inventory/cluster by default")
     parser.add_argument("--on", type=sizes, metavar="2x121", help="other machines: nodes and the GiB of each")
     asked = parser.parse_args(argv)
     failed = 0
-    known = clusters(asked.inventory)
+    inventory = asked.inventory or (own if own.exists() else own.with_name("sample"))
+    if inventory.name == "sample" and not asked.inventory and not asked.on:
+        print("There is no inventory/cluster yet: this is for the two Sparks of inventory/sample, not yours.\n")
+    known = clusters(inventory)
     if not known:
-        parser.error(f"{asked.inventory} has no host in the group spark; name another with -i")
+        parser.error(f"{inventory} has no host in the group spark; name another with -i")
     wrong = [item for cluster in known for item in fatal(cluster.findings)]
     if wrong and not asked.on:
         # Which machines serve together would be a guess.

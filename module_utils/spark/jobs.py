@@ -449,12 +449,14 @@ def progress_line(status: Mapping[str, Any]) -> str:
     """How far a job is, in one line: what it does, bytes, share, rate, and the time that is left at this rate."""
     progress = status.get("progress") or {}
     done, total = int(progress.get("done_bytes") or 0), int(progress.get("total_bytes") or 0)
+    # What was sent twice counts once: more than all of it is not there.
+    done = min(done, total) if total else done
     words = str(progress.get("stage") or "runs")
     if not done and not total:
         return words
     if not total:
         return f"{words}: {human(done)}"
-    text = f"{words}: {human(done)} of {human(total)}, {min(100, 100 * done // total)} %"
+    text = f"{words}: {human(done)} of {human(total)}, {100 * done // total} %"
     rate = progress.get("rate_bps")
     if rate:
         text += f", {human(rate)}/s"

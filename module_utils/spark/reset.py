@@ -460,11 +460,14 @@ def rest_diffs(node: Node, found: Survey) -> list[dict[str, str]]:
         before = _printable(node.at(lines.path).read_bytes())
         after = "" if lines.remove else _printable(lines.after)
         shown.append({"before_header": lines.path, "after_header": lines.path, "before": before, "after": after})
-    shown += [_file_diff(node, step) for step in found.files]
+    # What the project ships is the same everywhere: that it goes is news, its text is not.
+    shipped = [step for step in found.files if step.before is None and step.path.startswith(f"{bundle.PREFIX}/")]
+    shown += [_file_diff(node, step) for step in found.files if step not in shipped]
     for unit in found.units:
         after = "".join(f"{link['path']} -> {link['target']}\n" for link in unit.links)
         shown.append({"before_header": unit.name, "after_header": unit.name, "before": "", "after": after})
-    gone = [node.shown(path) for path in (*found.disable, *found.remnants)]
+    gone = [step.path for step in shipped]
+    gone += [node.shown(path) for path in (*found.disable, *found.remnants)]
     gone += [one.what for one in (*found.weights, *found.images)]
     gone += [] if found.left else found.folders
     if gone:

@@ -19,6 +19,8 @@ from .collective import summary_lines
 from .diagnose.screen import screen_lines, told
 
 SCHEMA = 1
+# How a remedy begins after which nobody has to act; it stays in the result file.
+NOTHING_TO_DO = ("None needed", "Nothing has to be done", "Nothing to do")
 VERDICTS = ("ok", "failed", "predicted")
 
 
@@ -179,7 +181,7 @@ def _finding_rows(findings: Iterable[Mapping[str, Any]], limit: int = 8) -> list
     rows = []
     for item in said[:limit]:
         rows.append(_row(item["severity"], f"{item['code']} on {item['node']}: {item['found']}"))
-        if item["severity"] == "fatal" and item["remedy"]:
+        if item["remedy"] and not item["remedy"].startswith(NOTHING_TO_DO):
             rows.append(_row("", f"remedy: {item['remedy']}"))
     if len(said) > limit:
         rows.append(_row("", f"and {len(said) - limit} more in the result file"))

@@ -90,6 +90,21 @@ def test_the_summary_puts_the_worst_first_and_fits_a_screen() -> None:
     assert len(lines) <= 24
 
 
+@pytest.mark.parametrize(
+    ("severity", "remedy", "shown"),
+    [
+        ("note", "Leave it, or on spark-02: docker image rm x takes it away.", True),
+        ("warn", "Rename it.", True),
+        ("note", "None needed; as it is.", False),
+        ("note", "", False),
+    ],
+)
+def test_what_somebody_may_want_to_do_is_on_the_screen(severity: str, remedy: str, shown: bool) -> None:
+    said = {"code": "RESET_KEPT", "severity": severity, "node": "spark-02", "found": "image x", "remedy": remedy}
+    text = results.summary(a_result(findings=[said]), "results/x/result.json")
+    assert (f"remedy: {remedy}" in text) == shown
+
+
 def test_files_of_a_run_lie_beside_its_result(tmp_path: Path) -> None:
     made = tmp_path / "cache"
     made.mkdir()

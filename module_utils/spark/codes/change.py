@@ -64,6 +64,6 @@ CODES: tuple[Code, ...] = (
         "note",
         "What was copied stays on the node",
         "Weights and images are large and harm nothing. The record of them goes with everything else.",
-        "None needed. On {node}: {command} takes it away; -e {variable}=true would have done so in the reset.",
+        "Leave it, or on {node}: {command} takes it away; -e {variable}=true would have done so in the reset.",
     ),
 )

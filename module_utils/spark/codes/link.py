@@ -83,8 +83,9 @@ CODES: tuple[Code, ...] = (
         "The streams did not run at the same time",
         "One after the other each stream gets a function's own limit, and the sum of two such runs passes on a pair "
         "that cannot do it. Without overlap the numbers prove nothing. The clients' stamps and the counters of all "
-        "functions have to agree, because a client can run and wait.",
-        "Run the play again; if it stays, look for what holds back the client of rail {rail} on {node}.",
+        "functions have to agree, because a client can run and wait. It was tried twice: a busy host may start one "
+        "client late once.",
+        "Look for what holds back the client of rail {rail} on {node}.",
     ),
     Code(
         "LINK_COUNTERS_SILENT",

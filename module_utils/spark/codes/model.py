@@ -194,6 +194,15 @@ CODES: tuple[Code, ...] = (
         "None needed; the proof at the end of the play says whether it serves.",
     ),
     Code(
+        "RANKS_FEWER_THAN_RECIPE",
+        "warn",
+        "The recipe splits the model over more ranks than there are nodes",
+        "A Spark has one GPU, so every node is one rank. Each rank gets a larger share of the weights and of the cache "
+        "than its author had.",
+        "Put {ranks} nodes into the cluster, or look whether the memory of the plan is enough and write a recipe of "
+        "your own for {nodes} (docs/models.md).",
+    ),
+    Code(
         "MODEL_FAILS_AT_WIDTH",
         "fatal",
         "This model is recorded as failing on this many nodes",

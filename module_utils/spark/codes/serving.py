@@ -52,7 +52,7 @@ CODES: tuple[Code, ...] = (
         "fatal",
         "The launcher is not on the node",
         "Without manifest and plan a node does not know what to start.",
-        "Run ansible-playbook cluster-up.yml -e model=NAME -l {node} and its peers.",
+        "Run ansible-playbook cluster-up.yml -e model=NAME for the whole cluster of {node}.",
     ),
     Code(
         "LAUNCHER_NOT_EQUAL",
@@ -260,7 +260,7 @@ CODES: tuple[Code, ...] = (
         "fatal",
         "The engine cannot read the weights",
         "A shard is truncated or missing, or the folder is not a model.",
-        "Run cluster-up.yml with -e weights_verify=full: every byte on {node} is compared with its recorded hash.",
+        "Run cluster-up.yml -e weights_verify=full: every byte on {node} is compared with its recorded hash.",
     ),
     Code(
         "SHM_BROADCAST_FATAL",

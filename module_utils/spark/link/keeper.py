@@ -116,19 +116,39 @@ class Keeper:
         self.children: dict[int, subprocess.Popen[bytes]] = {}
         self.until: dict[int, float] = {}
         self.done: set[str] = set()
+        self.again: set[int] = set()
         self.began = time.monotonic()
 
     def start(self) -> None:
         for listener in self.spec["listeners"]:
-            port = int(listener["port"])
-            with (self.folder / f"{port}.out").open("wb") as out, (self.folder / f"{port}.err").open("wb") as err:
-                try:
-                    child = subprocess.Popen(listener["argv"], stdin=subprocess.DEVNULL, stdout=out, stderr=err)
-                except OSError as wrong:
-                    err.write(f"{listener['argv'][0]}: {wrong.strerror}\n".encode())
-                    continue
-            self.children[port] = child
-            self.until[port] = self.began + float(listener["end_s"])
+            self.start_one(listener)
+
+    def start_one(self, listener: Mapping[str, Any]) -> None:
+        port = int(listener["port"])
+        with (self.folder / f"{port}.out").open("wb") as out, (self.folder / f"{port}.err").open("wb") as err:
+            try:
+                child = subprocess.Popen(listener["argv"], stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+            except OSError as wrong:
+                err.write(f"{listener['argv'][0]}: {wrong.strerror}\n".encode())
+                return
+        self.children[port] = child
+        self.until[port] = self.began + float(listener["end_s"])
+
+    def start_again(self, ports: Iterable[int]) -> list[int]:
+        """Listeners whose client came and went, for one more; each once, and with the end time that it had."""
+        known = {int(listener["port"]): listener for listener in self.spec["listeners"]}
+        started = []
+        for port in ports:
+            if port not in known or port in self.again:
+                continue
+            self.again.add(port)
+            child = self.children.get(port)
+            if child is not None and child.poll() is None:
+                child.kill()
+                child.wait()
+            self.start_one(known[port])
+            started.append(port)
+        return started
 
     def status(self) -> dict[str, Any]:
         """Which listeners wait, and how the others ended. One that could not be started at all counts as ended."""
@@ -146,6 +166,10 @@ class Keeper:
             return {"counters": [counters(rail, self.root) for rail in self.spec["rails"]], "at": time.time()}
         if want == "listeners":
             return {"listeners": self.outcome()}
+        if want == "status":
+            return self.status()
+        if want == "again":
+            return {"started": self.start_again(request.get("ports") or [])}
         if want == "done":
             self.done.add(str(request.get("who")))
             return {"left": max(0, int(self.spec["clients"]) - len(self.done))}
@@ -208,7 +232,8 @@ def serve(keeper: Keeper) -> None:
                 settled = len(now["listening"]) + len(now["ended"]) == len(spec["listeners"])
             for key, _ in waiting.select(timeout=0.5 if settled else 0.1):
                 asked: Any = key.fileobj
-                with contextlib.suppress(OSError, ValueError):
+                # Whoever reaches the address may write: what is no question is passed over.
+                with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
                     connection, _peer = asked.accept()
                     with connection:
                         connection.settimeout(5)
@@ -222,7 +247,7 @@ def serve(keeper: Keeper) -> None:
 def ask(addresses: Iterable[str], port: int, request: Mapping[str, Any], timeout_s: float = 8) -> dict[str, Any] | None:
     """A keeper's answer over the first rail on which it answers, None where none does."""
     for address in addresses:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             with socket.create_connection((address, port), timeout=timeout_s) as connection:
                 connection.sendall(json.dumps(dict(request)).encode() + b"\n")
                 answer = json.loads(connection.makefile("rb").readline())

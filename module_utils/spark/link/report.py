@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..findings import Finding, finding
@@ -47,7 +47,7 @@ def judge(run: LegRun, limits: Limits, seen: Sequence[str] = ()) -> list[Finding
                 expected="counters of all functions that rise together",
             )
         )
-    return found + verdict.judge(
+    judged = verdict.judge(
         node,
         run.streams,
         min_gbps=limits.of(run.leg),
@@ -57,6 +57,14 @@ def judge(run: LegRun, limits: Limits, seen: Sequence[str] = ()) -> list[Finding
         both=run.leg.kind == "both",
         seen=seen,
     )
+    if run.first is not None:
+        judged[-1] = replace(judged[-1], evidence=(*judged[-1].evidence, _first_try(run.first)))
+    return found + judged
+
+
+def not_together(run: LegRun, limits: Limits) -> bool:
+    """Whether the streams of a leg proved nothing because they did not share the wire: a second try may."""
+    return run.leg.kind != "latency" and any(item.code == "LINK_NO_OVERLAP" for item in judge(run, limits))
 
 
 def _unmeasured(item: Finding) -> Finding:
@@ -68,6 +76,13 @@ def _unmeasured(item: Finding) -> Finding:
         expected="a round trip of about 2 us",
         evidence=item.evidence,
     )
+
+
+def _first_try(run: LegRun) -> str:
+    flow = together(run.samples)
+    by_stamps = f"{verdict.overlap(run.streams).share:.0%} by their stamps"
+    by_counters = f", {flow.share:.0%} by their counters" if flow else ""
+    return f"second try: in the first one the streams had {by_stamps}{by_counters} of common time"
 
 
 def leg_measurement(run: LegRun, limits: Limits, found: Sequence[Finding] = ()) -> dict[str, Any]:
@@ -118,6 +133,8 @@ def leg_measurement(run: LegRun, limits: Limits, found: Sequence[Finding] = ()) 
         "counters_together_s": round(flow.seconds, 3) if flow else None,
         "seconds": run.leg.seconds,
         "verdict": next((item.code for item in reversed(found) if item.severity != "note"), None),
+        "tries": 1 if run.first is None else 2,
+        "first_try": leg_measurement(run.first, limits) if run.first else None,
     }
 
 

@@ -28,7 +28,9 @@ from .samples import Sample
 from .verdict import Failure, Stream, failed
 
 FOLDER = Path("run/spark-cluster/link")
-LAST = Path("run/spark-cluster/link.json")
+# Lasts over a boot, so it says of which one it is. reset.yml takes the folder away.
+LAST = Path("var/lib/spark-cluster/link.json")
+BOOT = Path("proc/sys/kernel/random/boot_id")
 UNIT = "spark-link.service"
 # Between the start of the listeners and that of the clients lie a few tasks; on a loaded machine each takes a minute.
 PATIENCE_S = 240
@@ -73,6 +75,8 @@ class LegRun:
     peer: tuple[dict[str, int], ...] | None = None
     latency_us: tuple[float | None, ...] = ()
     told: tuple[str, ...] = field(default=())
+    # The first try, where its streams did not run together and the leg was run once more.
+    first: LegRun | None = None
 
 
 class Place:
@@ -471,8 +475,12 @@ def run_legs(
     gids: Sequence[Resolved] = (),
     *,
     enough: Callable[[LegRun], bool] = lambda run: False,
+    again: Callable[[LegRun], bool] = lambda run: False,
 ) -> list[LegRun]:
     """Run the legs that start at ``node``, one after the other, until ``enough`` says that one was the last.
+
+    A leg of which ``again`` says so is run once more, never twice: a busy host may start one client late. What is wrong
+    with the link shows in the second try as well.
 
     Whatever happened, the far listeners are told that nobody comes any more: a client that died leaves one behind that
     would poll for its peer.
@@ -490,25 +498,53 @@ def run_legs(
                     continue
                 lanes = lanes_of(leg, node, rails, base_ports, gids)
                 addresses = [lane.peer_address for lane in lanes]
-                if leg.kind != "latency" and before is None:
-                    before = snapshot(place, lanes, ask, loopback=target == node)
-                results, samples = run_together(place, leg, lanes, with_json=json_known)
-                done = tuple(completed for _, completed in results)
-                run = LegRun(leg, tuple(lanes), tuple(stream for stream, _ in results), done, samples)
-                if leg.kind == "latency":
-                    run = replace(run, latency_us=tuple(_latency(completed) for completed in done))
-                elif before is not None:
-                    after = snapshot(place, lanes, ask, loopback=target == node)
-                    far = moved(before[1], after[1]) if before[1] is not None and after[1] is not None else None
-                    run, before = replace(run, own=moved(before[0], after[0]), peer=far), after
-                if any(stream.failure for stream in run.streams):
-                    run = replace(run, told=_far_words(addresses, ask, lanes))
+                run, before = _run_leg(place, leg, lanes, ask, before, with_json=json_known)
+                if again(run) and listen_again(lanes, ask):
+                    first = run
+                    run, before = _run_leg(place, leg, lanes, ask, before, with_json=json_known)
+                    run = replace(run, first=first)
                 runs.append(run)
                 if enough(run):
                     return runs
         finally:
             keeper.ask(addresses, ask, {"want": "done", "who": node}, timeout_s=3)
     return runs
+
+
+def _run_leg(
+    place: Place, leg: Leg, lanes: Sequence[Lane], ask: int, before: Snapshot | None, *, with_json: bool
+) -> tuple[LegRun, Snapshot | None]:
+    """One leg, and what both ends have counted after it: that is what they had counted before the next one."""
+    loopback = leg.source == leg.target
+    if leg.kind != "latency" and before is None:
+        before = snapshot(place, lanes, ask, loopback=loopback)
+    results, samples = run_together(place, leg, lanes, with_json=with_json)
+    done = tuple(completed for _, completed in results)
+    run = LegRun(leg, tuple(lanes), tuple(stream for stream, _ in results), done, samples)
+    if leg.kind == "latency":
+        run = replace(run, latency_us=tuple(_latency(completed) for completed in done))
+    elif before is not None:
+        after = snapshot(place, lanes, ask, loopback=loopback)
+        far = moved(before[1], after[1]) if before[1] is not None and after[1] is not None else None
+        run, before = replace(run, own=moved(before[0], after[0]), peer=far), after
+    if any(stream.failure for stream in run.streams):
+        run = replace(run, told=_far_words([lane.peer_address for lane in lanes], ask, lanes))
+    return run, before
+
+
+def listen_again(lanes: Sequence[Lane], ask: int, *, patience_s: float = 10.0) -> bool:
+    """Have the far end start the listeners of these lanes once more; whether all of them wait for a client."""
+    addresses, ports = [lane.peer_address for lane in lanes], [lane.port for lane in lanes]
+    until = time.monotonic() + patience_s
+    answer = keeper.ask(addresses, ask, {"want": "again", "ports": ports}, timeout_s=3) or {}
+    if answer.get("started") != ports:
+        return False
+    while time.monotonic() < until:
+        waiting = (keeper.ask(addresses, ask, {"want": "status"}, timeout_s=3) or {}).get("listening", [])
+        if set(ports) <= set(waiting):
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def _latency(done: Completed) -> float | None:
@@ -535,29 +571,39 @@ def _far_words(addresses: Sequence[str], ask: int, lanes: Sequence[Lane]) -> tup
 
 
 def remember(place: Place, measurement: Mapping[str, Any]) -> None:
-    """Keep the verdict until the next boot, for runs that may not load the link."""
+    """Keep the verdict for runs that may not load the link, with the boot that it is of."""
     kept = {name: value for name, value in measurement.items() if name not in ("rails", "directions")}
-    kept["at"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    kept |= {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "boot_id": _boot(place)}
     path = place.root / LAST
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    written = path.with_suffix(".new")
+    written.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+    written.replace(path)
 
 
 def last(place: Place) -> dict[str, Any] | None:
-    """The verdict since this boot, None where there was no measurement."""
-    with contextlib.suppress(OSError, ValueError):
+    """The last verdict, None where there was no measurement. ``this_boot`` says whether it is of this boot."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         kept = json.loads((place.root / LAST).read_text(encoding="utf-8"))
-        return kept if isinstance(kept, dict) else None
+        if isinstance(kept, dict):
+            boot = _boot(place)
+            return {**kept, "this_boot": boot is not None and kept.get("boot_id") == boot}
+    return None
+
+
+def _boot(place: Place) -> str | None:
+    with contextlib.suppress(OSError):
+        return (place.root / BOOT).read_text(encoding="ascii", errors="replace").strip()
     return None
 
 
 def not_loaded(node: str, reason: str, known: Mapping[str, Any] | None) -> Finding:
     """Why nothing was measured, and what was last."""
-    verdict = "no measurement since this boot"
+    verdict = "this node never measured it"
     if known:
-        verdict = (
-            f"last: {known.get('verdict')}, {known.get('sum_gbps')} Gb/s to {known.get('to')} at {known.get('at')}"
-        )
+        rate = f"{known.get('sum_gbps')} Gb/s to {known.get('to')}"
+        boot = "this boot" if known.get("this_boot") else "an earlier boot of this node"
+        verdict = f"last: {known.get('verdict')}, {rate} at {known.get('at')}, of {boot}"
     return finding(
         "LINK_NOT_LOADED",
         node=node,

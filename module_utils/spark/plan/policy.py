@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
+from urllib.parse import urlsplit
 
 from ..link.legs import highest_port
 
@@ -153,6 +155,21 @@ def _absolute(value: Any) -> str:
     return text.rstrip("/") if text != "/" else text
 
 
+# The operating system's own: whoever means one of them for weights has mistyped, and their owner would be changed.
+SYSTEM_FOLDERS = "bin boot dev etc lib lib64 proc root/.ssh run sbin sys usr/bin usr/lib usr/sbin".split()
+
+SHARED_FOLDERS = " home mnt opt root srv tmp usr var".split(" ")
+
+
+def _models_dir(value: Any) -> str:
+    text = _absolute(value)
+    path = posixpath.normpath(f"/{text.strip('/')}").strip("/")
+    system = any(path == name or path.startswith(f"{name}/") for name in SYSTEM_FOLDERS)
+    if text and (system or path in SHARED_FOLDERS):
+        raise _RefusedError
+    return text
+
+
 def _address(value: Any) -> str:
     try:
         return str(ipaddress.ip_address(_text(value)))
@@ -164,6 +181,13 @@ def _url(value: Any) -> str:
     text = _text(value)
     if text and not re.fullmatch(r"https?://[A-Za-z0-9.\-\[\]:]+(/[A-Za-z0-9._~/-]*)?", text):
         raise _RefusedError
+    try:
+        # Brackets that hold no IPv6 address, and ports that are none, are told by these two only.
+        parts = urlsplit(text)
+        if text and (not parts.hostname or parts.port == 0):
+            raise _RefusedError
+    except ValueError as error:
+        raise _RefusedError from error
     return text.rstrip("/")
 
 
@@ -312,8 +336,9 @@ class Policy:
     )
     models_dir: str = _variable(
         "",
-        _absolute,
-        "an absolute path on the nodes without : and .., or empty for models/ in the home of ansible_user",
+        _models_dir,
+        "an absolute path on the nodes without : and .., a folder of its own and none of the system, or empty for "
+        "models/ in the home of ansible_user",
         "models_dir: /home/nvidia/models",
         "Where the folders of weights lie. Every node needs a full copy.",
     )
@@ -528,6 +553,8 @@ class Policy:
 
 VARIABLES: tuple[str, ...] = tuple(item.name for item in fields(Policy))
 HOST_VARIABLES: tuple[str, ...] = tuple(item.name for item in fields(Policy) if item.metadata["scope"] == "host")
+# What is said with -e for one run, to the role that has it.
+RUN_VARIABLES = "reset_confirmed reset_stop reset_weights reset_images collective_while_serving".split()
 RANK_ALLOWED = "a whole number from 0 to 63; together the hosts of a cluster have 0, 1, 2 ... without gaps"
 
 
@@ -538,11 +565,13 @@ def read_rank(value: Any) -> int:
 
 def misspelt(names: Sequence[str]) -> list[tuple[str, str]]:
     """Names that are nearly, and not quite, a variable of ours: ``(given, meant)``."""
-    known = (*VARIABLES, "rank")
+    known = (*VARIABLES, *RUN_VARIABLES, "rank")
     found = []
     for name in names:
         if name not in known:
-            found += [(name, meant) for meant in get_close_matches(name, known, n=1, cutoff=0.88)]
+            # The pages speak of rails, the variables of the fabric.
+            guess = re.sub(r"^rails?_", "fabric_", name)
+            found += [(name, meant) for meant in get_close_matches(guess, known, n=1, cutoff=0.85)]
     return found
 
 

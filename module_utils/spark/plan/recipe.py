@@ -208,6 +208,7 @@ class Recipe:
     reserve_bytes: int
     reserve_said: str
     ready_timeout_s: int
+    ranks: int | None
     flags: tuple[str, ...]
     environment: Mapping[str, str]
     widths: tuple[Width, ...]
@@ -369,6 +370,7 @@ def _build(data: Mapping[str, Any], file: str, profile: str, own: Mapping[str, s
         reserve_bytes=to_bytes(memory) if memory else 0,
         reserve_said=said(memory) if memory else "",
         ready_timeout_s=serve.get("ready_timeout_s", 3600),
+        ranks=serve.get("ranks"),
         flags=(*_own_flags(serve), *(flag for part in added for flag in part["flags"])),
         environment={
             **serve.get("environment", {}),

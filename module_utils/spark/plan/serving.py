@@ -174,6 +174,17 @@ def _recorded(cluster: Cluster, recipe: Recipe, width: int) -> list[Finding]:
                 widths=", ".join(str(n) for n in range(1, min(heads, 16) + 1) if heads % n == 0),
             )
         )
+    if recipe.ranks and recipe.ranks > width:
+        findings.append(
+            finding(
+                "RANKS_FEWER_THAN_RECIPE",
+                node=cluster.name,
+                found=f"{recipe.ranks} ranks in {recipe.name}, {width} node{'s' if width != 1 else ''} in the cluster",
+                expected=f"{recipe.ranks} nodes",
+                ranks=recipe.ranks,
+                nodes=width,
+            )
+        )
     known = recipe.width(width)
     if known is not None and known.verdict == "fails":
         findings.append(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils.spark import reset
 from ansible.module_utils.spark.gids import Resolved
 from ansible.module_utils.spark.link import keeper, report, samples
 from ansible.module_utils.spark.link import run as link
@@ -465,9 +468,106 @@ def test_a_serving_rank_is_seen_by_its_unit_or_its_container(machine: Machine) -
 
 
 def test_the_last_verdict_is_told_instead(place: link.Place, machine: Machine) -> None:
-    assert "no measurement since this boot" in link.not_loaded("spark-01", "a rank serves", link.last(place)).found
+    assert "this node never measured it" in link.not_loaded("spark-01", "a rank serves", link.last(place)).found
     link.remember(place, {"verdict": "LINK_OK", "sum_gbps": 185.14, "to": "spark-02", "rails": [1], "directions": [2]})
     told = link.not_loaded("spark-01", "a rank serves", link.last(place))
     assert (told.code, told.severity) == ("LINK_NOT_LOADED", "note")
     assert "LINK_OK, 185.14 Gb/s to spark-02" in told.found
     assert {"rails", "directions"}.isdisjoint(json.loads((machine.root / link.LAST).read_text()))
+
+
+def test_the_last_verdict_outlives_a_boot_and_says_so(place: link.Place, machine: Machine) -> None:
+    boot = machine.root / link.BOOT
+    boot.parent.mkdir(parents=True)
+    boot.write_text("1c0ffee1\n")
+    link.remember(place, {"verdict": "LINK_OK", "sum_gbps": 185.14, "to": "spark-02"})
+    assert link.not_loaded("spark-01", "a rank serves", link.last(place)).found.endswith("of this boot")
+    boot.write_text("2c0ffee2\n")
+    assert link.not_loaded("spark-01", "a rank serves", link.last(place)).found.endswith("an earlier boot of this node")
+    boot.unlink()
+    assert link.not_loaded("spark-01", "a rank serves", link.last(place)).found.endswith("an earlier boot of this node")
+    assert f"/{link.LAST}".startswith(f"{reset.OURS[2]}/"), "reset.yml takes it away with its folder"
+
+
+@pytest.mark.parametrize("kept", ["[" * 100_000, '{"a": ' + "9" * 5000 + "}", "[]", "", "\xff"])
+def test_a_damaged_last_verdict_is_none(kept: str, place: link.Place, machine: Machine) -> None:
+    (machine.root / link.LAST).parent.mkdir(parents=True)
+    (machine.root / link.LAST).write_text(kept, encoding="latin-1")
+    assert link.last(place) is None
+
+
+# --- once more -------------------------------------------------------------------------------------------------------
+
+
+def apart(run: link.LegRun) -> link.LegRun:
+    """The same run with its second stream after the first one."""
+    first, second = run.streams
+    later = replace(second, began=first.ended + 1, ended=first.ended + 1 + second.seconds)
+    return replace(run, streams=(first, later))
+
+
+def test_a_leg_is_tried_once_more_over_listeners_that_start_again(
+    keep: Any, tmp_path: Path, base: tuple[int, int]
+) -> None:
+    child = keep(tcp_listeners(base, OVER_TCP))
+    place = link.Place(run, tmp_path, python=sys.executable)
+    asked: list[link.LegRun] = []
+
+    def always(leg_run: link.LegRun) -> bool:
+        asked.append(leg_run)
+        return True
+
+    (leg_run,) = link.run_legs(place, "spark-01", [OVER_TCP], RAILS, base, again=always)
+    assert len(asked) == 1, "never a third time, whatever is said"
+    assert leg_run.first is asked[0]
+    assert all(stream.failure is None and (stream.gbps or 0) > 0 for stream in leg_run.streams)
+    assert child.wait(timeout=10) == 0
+    measured = report.measurement([replace(leg_run, first=apart(asked[0]))], {}, LIMITS)
+    assert (measured["tries"], measured["first_try"]["overlap_share"], measured["first_try"]["tries"]) == (2, 0, 1)
+    told = report.judge(replace(leg_run, first=apart(asked[0])), LIMITS)[-1]
+    assert (told.code, told.evidence[-1][:45]) == ("LINK_OK", "second try: in the first one the streams had ")
+
+
+def test_only_streams_that_did_not_run_together_are_tried_again(
+    keep: Any, tmp_path: Path, base: tuple[int, int]
+) -> None:
+    keep(tcp_listeners(base, OVER_TCP))
+    place = link.Place(run, tmp_path, python=sys.executable)
+    (leg_run,) = link.run_legs(place, "spark-01", [OVER_TCP], RAILS, base)
+    assert (leg_run.first, report.measurement([leg_run], {}, LIMITS)["tries"]) == (None, 1)
+    assert not report.not_together(leg_run, LIMITS)
+    assert not report.not_together(leg_run, report.Limits(10**6, 10**6, "tcp")), "slow is slow the second time as well"
+    assert report.not_together(apart(leg_run), LIMITS)
+    twice = report.judge(replace(apart(leg_run), first=apart(leg_run)), LIMITS)[-1]
+    assert (twice.code, twice.severity) == ("LINK_NO_OVERLAP", "fatal")
+
+
+def test_a_listener_starts_again_once_and_only_if_it_is_one(keep: Any, base: tuple[int, int]) -> None:
+    keep(tcp_listeners(base, OVER_TCP))
+    ports = list(ports_of(base, 0))
+
+    def again(*which: Any) -> Any:
+        return keeper.ask(["127.0.0.1"], ask_port(base), {"want": "again", "ports": which})
+
+    assert again(1, "x", ports[0]) == {"started": [ports[0]]}
+    assert again(ports[0]) == {"started": []}
+    lane = link.lanes_of(OVER_TCP, "spark-01", RAILS, base)
+    assert not link.listen_again(lane, ask_port(base)), "one of them has had its second start"
+
+
+def test_without_a_far_end_that_knows_how_nothing_is_tried_again(base: tuple[int, int]) -> None:
+    assert not link.listen_again(link.lanes_of(OVER_TCP, "spark-01", RAILS, base), ask_port(base), patience_s=0.5)
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 4000, b"17", b'{"want": "again", "ports": [[]]}', b'{"want": "again", "ports": 7}']
+)
+def test_nonsense_to_the_keeper_ends_nothing(text: bytes, keep: Any, base: tuple[int, int]) -> None:
+    child = keep(tcp_listeners(base, OVER_TCP))
+    with socket.create_connection(("127.0.0.1", ask_port(base)), timeout=8) as connection:
+        connection.sendall(text + b"\n")
+        connection.makefile("rb").readline()
+    answer = keeper.ask(["127.0.0.1"], ask_port(base), {"want": "status"})
+    assert answer is not None
+    assert sorted(answer["listening"]) == sorted(ports_of(base, 0))
+    assert child.poll() is None

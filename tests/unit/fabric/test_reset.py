@@ -160,6 +160,8 @@ def test_the_difference_shows_every_file(tmp_path: Path) -> None:
     assert rest[f"/{KEYS}"]["after"] == THEIRS.decode()
     assert WANT in rest["vllm-single.service"]["after"]
     assert "/var/lib/spark-cluster\n" in rest["removed"]["before"]
+    assert f"{bundle.LAUNCH}\n" in rest["removed"]["before"], "that a file of the project goes is said"
+    assert "#!/bin/sh" not in str(rest), "and not what is in it"
 
 
 def test_a_reset_that_is_interrupted_anywhere_is_finished_by_the_next(tmp_path: Path) -> None:

@@ -63,6 +63,14 @@ def test_defaults_and_head() -> None:
         ("kind: container", "kind: container\nvm: []", "vm: expected a mapping, found list"),
         ("nodes:", "nodes: {}\nothers:", "unknown key 'others'"),
         ("kind: container", "kind: [container", "is not YAML"),
+        ("kind: container", 'kind: container\nuser: "root; rm"', "user 'root; rm' must be"),
+        ("kind: container", 'kind: container\nuser: "a\\n"', "user 'a\\n' must be"),
+        ("kind: container", "kind: container\nuser: root", "and not root"),
+        ("kind: container", 'kind: container\nsuite: "$(reboot)"', "suite '$(reboot)' is no name"),
+        ("kind: container", "kind: container\nmanagement_prefix: 0", "management_prefix 0 is not between"),
+        ("kind: container", "kind: container\nvm: {memory_mib: 0}", "vm: memory_mib 0 is not between"),
+        ("kind: container", "kind: 2026-13-45", "a value cannot be read: month must be in 1..12"),
+        ("kind: container", f"kind: {'[' * 3000}", "nested too deeply"),
     ],
 )
 def test_a_broken_file_is_refused_with_its_place(old: str, new: str, said: str) -> None:

@@ -37,12 +37,23 @@ PLAY = """
 """
 
 
+PLUGINS = ("action", "filter", "callback")
+
+
 def settings(folder: Path) -> Path:
     """The project's ansible.cfg, less the callback that would write results of these plays."""
     parser = configparser.ConfigParser()
     parser.read(PROJECT / "ansible.cfg")
     del parser["defaults"]["callbacks_enabled"]
-    for name in ("inventory", "roles_path", "library", "module_utils", "action_plugins", "filter_plugins"):
+    for name in (
+        "inventory",
+        "roles_path",
+        "library",
+        "module_utils",
+        "action_plugins",
+        "filter_plugins",
+        "callback_plugins",
+    ):
         parser["defaults"][name] = str(PROJECT / parser["defaults"][name])
     path = folder / "ansible.cfg"
     with path.open("w") as stream:
@@ -197,3 +208,29 @@ def test_bad_variables_are_named_all_at_once(tmp_path: Path) -> None:
     assert "VARIABLE_UNKNOWN on pair" in done.text
     assert "VARIABLE_INVALID on lonely" in done.text
     assert "cluster_name is not set" in done.text
+
+
+def test_a_failure_names_the_command_with_the_inventory_and_the_limit_of_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yml"
+    path.write_text(yaml.safe_dump({"spark": {"hosts": {"a": {"ansible_connection": "local"}, "b": None}}}))
+    (tmp_path / "play.yml").write_text(
+        "- hosts: spark\n  gather_facts: false\n  tasks:\n    - ansible.builtin.fail: {msg: Run site.yml first.}\n"
+    )
+    done = Run(["-i", str(path), "-l", "a", str(tmp_path / "play.yml")], tmp_path)
+    assert f"msg: Run ansible-playbook -i {path} -l a site.yml first." in " ".join(done.text.split()), done.text
+    assert "ailed: Run site.yml" not in done.text, "the bare name would be tried"
+
+
+def test_a_refusal_is_said_once(tmp_path: Path) -> None:
+    inventory = {"spark": {"hosts": {"a": {"cluster_name": "pair", "api_port": 80}}}}
+    done = boilerplate(tmp_path, inventory)
+    assert done.text.count("FATAL VARIABLE_INVALID") == 1, done.text
+
+
+def test_the_remedy_of_a_finding_is_the_command_of_this_run(tmp_path: Path, pair: Pair) -> None:
+    clusters: dict[str, dict[str, Any]] = {"pair_a": {"model": "lab-tiny"}, "pair_b": {"model": "lab-tiny"}}
+    done = play(tmp_path, pair, clusters, "-e", "purpose=serve", "-l", "pair_a")
+    shown = " ".join(done.text.split())
+    assert "FATAL FABRIC_NOT_SET_UP on a-02" in shown, done.text
+    assert f"Run ansible-playbook -i {tmp_path / 'hosts.yml'} -l pair_a site.yml for this cluster first." in shown
+    assert "Run site.yml" not in shown

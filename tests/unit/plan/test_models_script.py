@@ -24,6 +24,14 @@ def test_every_shipped_recipe_has_a_row() -> None:
         assert path.stem in said.stdout
 
 
+def test_that_the_machines_are_those_of_the_sample_is_said_first() -> None:
+    if (PROJECT / "inventory" / "cluster").exists():
+        pytest.skip("this clone has an inventory of its own")
+    assert models().stdout.splitlines()[0].startswith("There is no inventory/cluster yet: this is for the two Sparks")
+    for arguments in (("-i", SAMPLE), ("--on", "2x121")):
+        assert "There is no inventory" not in models(*arguments).stdout, "what was asked for needs no remark"
+
+
 def test_machines_without_a_cluster_are_no_clusters_of_one(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.yml"
     hosts.write_text("spark: {hosts: {spark-01: {}, spark-02: {}}}\n")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.spark.plan.policy import VARIABLES, Policy, describe, misspelt, read_rank
+from ansible.module_utils.spark.plan.policy import RUN_VARIABLES, VARIABLES, Policy, describe, misspelt, read_rank
 
 
 def errors_of(**variables: Any) -> list[str]:
@@ -46,6 +47,11 @@ def test_the_name_of_the_cluster_has_no_default() -> None:
         ("link_check_ports", [13000, 13001], [80, 81]),
         ("takeover", "yes", "maybe"),
         ("models_dir", "/srv/models", "models"),
+        ("models_dir", "/srv/models", "/etc"),
+        ("models_dir", "/srv/models", "//etc/"),
+        ("models_dir", "/var/lib/models", "/"),
+        ("models_dir", "/usr/share/models", "/usr/lib/models"),
+        ("models_dir", "/home/nvidia/models", "/home"),
         ("models_dir", "/srv/models", "/srv/a:b"),
         ("models_dir", "/srv/models", "/srv/../etc"),
         ("spark_models_path", "~/recipes, more", 7),
@@ -62,6 +68,9 @@ def test_the_name_of_the_cluster_has_no_default() -> None:
         ("weights_sync_encrypt", False, "perhaps"),
         ("weights_download", True, "perhaps"),
         ("hub_endpoint", "https://hub.example.org", "hub.example.org"),
+        ("hub_endpoint", "https://[fd00::1]:8443/hub", "https://[x"),
+        ("hub_endpoint", "https://hub.example.org", "https://[]"),
+        ("hub_endpoint", "http://hub:8080", "http://hub:99999"),
         ("hub_token_file", "/etc/spark-cluster/hub-login", "hub-login"),
         ("engine_source", "wheels", "pypi"),
     ],
@@ -140,7 +149,15 @@ def test_ranks() -> None:
 
 def test_misspelt_names_are_found_and_others_left_alone() -> None:
     given = ["fabric_mtus", "fabric_mtu", "link_check_min_gps", "ansible_host", "preflight_node", "rank"]
+    assert misspelt(["api_prot", "rail_subnet"]) == [("api_prot", "api_port"), ("rail_subnet", "fabric_subnets")]
+    assert misspelt(["reset_wieghts", "reset_stop"]) == [("reset_wieghts", "reset_weights")]
+    assert misspelt(["ansible_port", "model_name", "ports", "master", "api_token"]) == []
     assert misspelt(given) == [("fabric_mtus", "fabric_mtu"), ("link_check_min_gps", "link_check_min_gbps")]
+
+
+def test_a_variable_of_one_run_is_one_of_a_role(project: Path) -> None:
+    said = "".join(path.read_text() for path in (project / "roles").glob("*/defaults/main.yml"))
+    assert all(f"\n{name}:" in said for name in RUN_VARIABLES)
 
 
 def test_the_description_has_every_variable_with_its_reason() -> None:

@@ -63,6 +63,19 @@ def test_an_imported_recipe_is_planned_like_any_other(tmp_path: Path, pair: Pair
     assert plan["serving"]["weights"]["bytes"] == 60 * 2**30
 
 
+@pytest.mark.parametrize(("asked", "said"), [("2", False), ("4", True), ("{spare}", False)])
+def test_more_ranks_than_nodes_are_remarked_on_before_anything_starts(
+    tmp_path: Path, pair: Pair, asked: str, said: bool
+) -> None:
+    text = CASES["read"][0]["recipe"]
+    recipe, _found = load(tmp_path, text.replace("tensor_parallel: 2", f'tensor_parallel: "{asked}"'))
+    assert recipe is not None
+    plan = plan_for(cluster_of(), pair, recipe)
+    assert ("RANKS_FEWER_THAN_RECIPE" in codes(plan, "warn")) == said
+    assert plan["serving"] is not None
+    assert plan["serving"]["tensor_parallel"] == 2
+
+
 def test_a_recipe_of_ours_may_be_a_file_too_and_a_missing_file_is_named(tmp_path: Path) -> None:
     recipe, found = recipe_for(cluster_of(recipe="models/lab-tiny.yml"))
     assert recipe is not None

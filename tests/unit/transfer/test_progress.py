@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from ansible.module_utils.spark import jobs
 
 
@@ -18,12 +19,15 @@ def test_bytes_rate_per_rail_and_time_left(tmp_path):
     )
 
 
-def test_a_copy_without_rails(tmp_path):
+@pytest.mark.parametrize(
+    ("at", "shown"), [(50, "50 B of 100 B, 50 %"), (130, "100 B of 100 B, 100 %")], ids=["half", "some of it twice"]
+)
+def test_a_copy_without_rails(tmp_path, at, shown):
     status = jobs._fresh_status("copy", "weights_push", "spark-01", {})
     reporter = jobs.Reporter(tmp_path / "copy.json", status, lambda: 0.0)
     reporter.stage("sends 3 files", 100)
-    reporter.at(50)
-    assert jobs.progress_line(status) == "sends 3 files: 50 B of 100 B, 50 %"
+    reporter.at(at)
+    assert jobs.progress_line(status) == f"sends 3 files: {shown}"
 
 
 def test_a_job_says_where_it_listens_and_keeps_its_secrets_out_of_its_status(tmp_path):

@@ -36,6 +36,7 @@ PLANNERS = frozenset(
 OTHER_SPLITS = ("--pipeline-parallel-size", "--data-parallel-size")
 # Their values are files inside the container, which the other launcher may have put there.
 FILES = ("--reasoning-parser-plugin", "--tool-parser-plugin", "--chat-template")
+MOST_RANKS = 64
 WHOLE = re.compile(r"(\d+)([kKmMgG]?)")
 FACTORS: Mapping[str, int] = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
 REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
@@ -129,7 +130,9 @@ def _take(engine: Engine, word: str, values: list[str], model: str) -> None:
     elif name == "--api-key":
         engine.unmapped.append("command: --api-key: a secret has no place in a recipe, use api_key_file")
     elif name in PLANNERS:
-        pass
+        # The planner splits over the nodes that there are, and says so where the author had more.
+        if name == "--tensor-parallel-size" and re.fullmatch(r"[1-9]\d?", value) and int(value) <= MOST_RANKS:
+            engine.serve["ranks"] = int(value)
     elif name in PLANNED_FLAGS:
         engine.unmapped.append(f"command: {name}: the planner's own")
     else:
