@@ -22,13 +22,17 @@ def _silent(case: Case) -> Iterator[Cause]:
         ]
         told = [f"{other} reaches it at {answer['address']} on {answer['netdev']}" for other, answer in reached]
         address = node.get("management_address") or name
+        # Where nothing answers at all, the way from here may be the fault as well as the node.
+        alone = not case.reads
         yield suspect(
-            99,
+            LIKELY if alone else 99,
             "CAUSE_NODE_SILENT",
             node=name,
             found=str(node.get("silent") or "it did not answer"),
             expected="a login over ssh",
-            because=told or ["no other node reaches it on a rail either"],
+            because=["no other node answers either, so this may be the controller's own way to them"]
+            if alone
+            else told or ["no other node reaches it on a rail either"],
             address=address,
             way=f" Or through its peer: ssh -J {reached[0][0]} {reached[0][1]['address']}" if reached else "",
         )

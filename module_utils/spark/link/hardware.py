@@ -24,7 +24,7 @@ KNOWN_CABLES = frozenset({"NJAAKK0006", "LMTQF022-SD-R"})
 # A cable that is there at boot is announced within its first minutes.
 BOOT_S = 120
 _EVENT = re.compile(r"Cable (?:un)?plug\w*|Link (?:DOWN|ACTIVE)", re.IGNORECASE)
-_STAMP = re.compile(r"^\[\s*(\d+)\.\d+\]\s*")
+_STAMP = re.compile(r"^\[\s*(\d{1,12})\.\d+\]\s*")
 _PORT = re.compile(r"f\d+np\d+$")
 
 

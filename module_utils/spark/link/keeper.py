@@ -79,7 +79,7 @@ def counters(rail: Mapping[str, Any], root: Path = Path("/"), tell: Said = said)
     for line in text.splitlines():
         name, colon, value = (part.strip() for part in line.partition(":"))
         # Integers throughout: a float loses the low bits of what passes 2**53.
-        if colon and value.isdecimal() and any(part in name for part in TOLD):
+        if colon and value.isdecimal() and len(value) <= 30 and any(part in name for part in TOLD):
             found[name] = int(value)
     folders = [root / "sys/class/net" / str(rail["netdev"]) / "statistics"]
     port = port_folder(rail, root)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from .whole import whole
+
 
 @dataclass(frozen=True)
 class EthtoolLink:
@@ -25,13 +27,12 @@ class EthtoolDriver:
 
 def parse_link(text: str) -> EthtoolLink:
     fields = _fields(text)
-    speed = re.fullmatch(r"(\d+)Mb/s", fields.get("Speed", ""))
-    lanes = fields.get("Lanes", "")
+    speed = re.fullmatch(r"(\d{1,9})Mb/s", fields.get("Speed", ""))
     return EthtoolLink(
         speed_mbps=int(speed[1]) if speed else None,
         link_detected=_switch(fields.get("Link detected"), "yes", "no"),
         autonegotiation=_switch(fields.get("Auto-negotiation"), "on", "off"),
-        lanes=int(lanes) if lanes.isdecimal() else None,
+        lanes=whole(fields.get("Lanes")),
     )
 
 
@@ -42,7 +43,7 @@ def parse_driver(text: str) -> EthtoolDriver:
 
 def parse_counters(text: str) -> dict[str, int]:
     """Counters by name, as integers: they pass 2**53, where a float loses the low bits, within days at this rate."""
-    return {name: int(value) for name, value in _fields(text).items() if value.isdecimal()}
+    return {name: count for name, value in _fields(text).items() if (count := whole(value)) is not None}
 
 
 def parse_module(text: str) -> dict[str, str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from .whole import document
 
 if TYPE_CHECKING:
     from ..facts import RouteFacts
@@ -89,7 +90,7 @@ def _address(field: str) -> str:
 
 
 def _records(text: str) -> list[dict[str, Any]]:
-    data = json.loads(text or "[]")
+    data = document(text or "[]")
     if not isinstance(data, list) or not all(isinstance(record, dict) for record in data):
         raise ValueError("not a list of records")
     return data

@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass, replace
 
 _SLOT = re.compile(r"^((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (.*)$")
-_LINK = re.compile(r"Lnk(?P<which>Cap|Sta):.*?Speed (?P<speed>[\d.]+)GT/s.*?Width x(?P<width>\d+)")
+_LINK = re.compile(
+    r"Lnk(?P<which>Cap|Sta):.*?Speed (?P<speed>\d{1,4}(?:\.\d{1,3})?)GT/s.*?Width x(?P<width>\d{1,3})(?!\d)"
+)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ Whether a number is good enough is not decided here.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass
+
+from .whole import document, whole
 
 # What perftest calls MB/sec has always been 2**20 bytes; newer versions say MiB/sec.
 _GBPS_PER_UNIT = {"Gb/sec": 1.0, "MB/sec": 8 * 2**20 / 1e9, "MiB/sec": 8 * 2**20 / 1e9}
@@ -16,7 +17,7 @@ _GBPS_PER_UNIT = {"Gb/sec": 1.0, "MB/sec": 8 * 2**20 / 1e9, "MiB/sec": 8 * 2**20
 _BW_HEADER = re.compile(r"#bytes\s+#iterations\s+BW peak\[(?P<unit>[^\]]+)\]\s+BW average\[(?P=unit)\]")
 _LAT_HEADER = re.compile(r"#bytes\s+#iterations\s+t_min\[usec\]")
 _SETTING = re.compile(r"([A-Za-z*_][A-Za-z0-9*_. ]*?)\s*: (\S+)")
-_GID = re.compile(r"^\s*GID:\s*((?:\d+:){15}\d+)\s*$")
+_GID = re.compile(r"^\s*GID:\s*((?:\d{1,3}:){15}\d{1,3})\s*$")
 
 
 @dataclass(frozen=True)
@@ -156,10 +157,10 @@ def parse_run(stdout: str) -> PerftestRun:
     return PerftestRun(
         test=test,
         device=settings.get("Device"),
-        gid_index=_number(settings.get("GID index")),
-        mtu_bytes=_number(settings.get("Mtu", "").removesuffix("[B]")),
+        gid_index=whole(settings.get("GID index")),
+        mtu_bytes=whole(settings.get("Mtu", "").removesuffix("[B]")),
         link_type=settings.get("Link type"),
-        queue_pairs=_number(settings.get("Number of qps")),
+        queue_pairs=whole(settings.get("Number of qps")),
         local_address=addresses.get("local"),
         remote_address=addresses.get("remote"),
         rows=tuple(rows),
@@ -173,7 +174,7 @@ def parse_json(text: str, *, gbits: bool) -> PerftestRun:
     Raises ValueError for text that is not such a file; before 24.01.0-0.38 perftest wrote invalid JSON.
     """
     try:
-        data = json.loads(text)
+        data = document(text)
         info, result = data["test_info"], data["results"]
         factor = _GBPS_PER_UNIT["Gb/sec" if gbits else "MiB/sec"]
         row = BandwidthRow(
@@ -192,7 +193,7 @@ def parse_json(text: str, *, gbits: bool) -> PerftestRun:
             queue_pairs=int(info["Number_of_qps"]),
             rows=(row,),
         )
-    except (KeyError, TypeError, ValueError) as wrong:
+    except (KeyError, TypeError, ValueError, OverflowError) as wrong:
         raise ValueError(f"not a perftest result: {wrong}") from wrong
 
 
@@ -224,8 +225,8 @@ def parse_version(text: str) -> str | None:
 
 def writes_json(version: str | None) -> bool:
     """Whether this version's ``--out_json`` can be asked for: the valid form came with 24.01.0-0.38, which is 6.20."""
-    parts = (version or "").split(".")
-    return all(part.isdecimal() for part in parts) and tuple(int(part) for part in parts[:2]) >= _JSON_SINCE
+    parts = [whole(part) for part in (version or "").split(".")]
+    return tuple(part for part in parts[:2] if part is not None) >= _JSON_SINCE if None not in parts else False
 
 
 def _bandwidth_row(text: str, factor: float) -> BandwidthRow | None:
@@ -259,10 +260,6 @@ def _numbers(text: str) -> list[float] | None:
     return numbers if all(map(math.isfinite, numbers)) else None
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
-
-
 def _dotted(gid: str) -> str:
     """perftest prints a GID as sixteen decimal bytes; an IPv4 GID reads better as its address."""
     parts = [int(part) for part in gid.split(":")]
@@ -273,7 +270,7 @@ def _dotted(gid: str) -> str:
 
 def _status(lines: tuple[str, ...]) -> str:
     for line in lines:
-        found = re.search(r"Failed status (\d+)", line)
+        found = re.search(r"Failed status (\d{1,9})", line)
         if found:
             number = int(found[1])
             return f" (status {number}, {_STATUS.get(number, 'see ibv_wc_status')})"

@@ -1,11 +1,12 @@
-"""RDMA devices and their GID tables, from sysfs and from ``rdma -j link``."""
+"""RDMA devices and their GID tables, from sysfs."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .whole import whole
 
 if TYPE_CHECKING:
     from ..facts import GidFacts, RdmaDeviceFacts
@@ -22,7 +23,7 @@ def read_gids(port: Path) -> list[GidFacts]:
     """
     found: list[GidFacts] = []
     try:
-        slots = sorted(int(name) for name in os.listdir(port / "gids") if name.isdecimal())
+        slots = sorted(slot for name in os.listdir(port / "gids") if (slot := whole(name)) is not None)
         table = os.open(port / "gids", os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return found
@@ -68,23 +69,6 @@ def read_devices(root: Path = Path("/")) -> list[RdmaDeviceFacts]:
                 }
             )
     return devices
-
-
-def parse_rdma_link(text: str) -> list[dict[str, Any]]:
-    """``rdma -j link``: name, port, netdev and state of each link. Raises ValueError for anything else."""
-    data = json.loads(text or "[]")
-    if not isinstance(data, list):
-        raise ValueError("rdma -j link printed no list")
-    return [
-        {
-            "name": str(link["ifname"]),
-            "port": int(link.get("port", 1)),
-            "netdev": link.get("netdev"),
-            "state": str(link.get("state", "")),
-        }
-        for link in data
-        if "ifname" in link
-    ]
 
 
 def _netdev(device: Path, port: int, gids: list[GidFacts]) -> str | None:

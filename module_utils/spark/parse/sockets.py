@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from .whole import whole
+
 if TYPE_CHECKING:
     from ..facts import ListenerFacts
 
@@ -20,12 +22,13 @@ def parse_listeners(text: str) -> list[ListenerFacts]:
         if len(fields) < 5 or fields[0] != "LISTEN":
             continue
         address, _, port = fields[3].rpartition(":")
-        if not port.isdecimal():
+        number = whole(port)
+        if number is None or number > 65535:
             continue
         process = _PROCESS.search(fields[5]) if len(fields) > 5 else None
         found.append(
             {
-                "port": int(port),
+                "port": number,
                 # "[::]" and "127.0.0.53%lo"
                 "address": address.strip("[]").partition("%")[0],
                 "process": f"{process['name']}[{process['pid']}]" if process else "",

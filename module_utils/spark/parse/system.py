@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from .whole import whole
+
 if TYPE_CHECKING:
     from ..facts import MemoryFacts, OsFacts
 
@@ -15,8 +17,9 @@ def parse_meminfo(text: str) -> MemoryFacts:
     for line in text.splitlines():
         name, _, value = line.partition(":")
         fields = value.split()
-        if fields and fields[0].isdecimal():
-            values[name] = int(fields[0]) * (1024 if fields[1:] == ["kB"] else 1)
+        count = whole(fields[0]) if fields else None
+        if count is not None:
+            values[name] = count * (1024 if fields[1:] == ["kB"] else 1)
     return {"total_bytes": values.get("MemTotal", 0), "available_bytes": values.get("MemAvailable", 0)}
 
 

@@ -73,4 +73,13 @@ def test_nothing_known_of_either_node_is_told_and_raises_nothing() -> None:
     bare["runs"] = []
     found = diagnose(bare)
     assert [cause.finding.code for cause in found.causes] == ["CAUSE_NODE_SILENT", "CAUSE_NODE_SILENT"]
+    assert [cause.likelihood for cause in found.causes] == ["likely", "likely"], "it may be the way from here"
+    assert all("controller's own way" in cause.finding.evidence[0] for cause in found.causes)
     assert found.state == "sick"
+
+
+def test_a_node_that_is_silent_beside_one_that_answers_is_certain() -> None:
+    found = diagnose(evidence({"nodes": {"spark-02": {"read": None, "silent": "ssh timed out", "after": None}}}))
+    assert [(cause.finding.code, cause.likelihood) for cause in found.causes if cause.score > 90] == [
+        ("CAUSE_NODE_SILENT", "certain")
+    ]

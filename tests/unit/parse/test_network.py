@@ -63,16 +63,6 @@ def test_routes_of_proc() -> None:
     assert ip.parse_proc_route("") == []
 
 
-def test_rdma_links() -> None:
-    assert rdma.parse_rdma_link(read("rdma-link.json")) == [
-        {"name": "rocep1s0f0", "port": 1, "netdev": "enp1s0f0np0", "state": "ACTIVE"},
-        {"name": "roceP2p1s0f0", "port": 1, "netdev": "enP2p1s0f0np0", "state": "ACTIVE"},
-    ]
-    assert rdma.parse_rdma_link("[]\n") == []
-    with pytest.raises(ValueError, match="no list"):
-        rdma.parse_rdma_link("{}")
-
-
 ZERO = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 

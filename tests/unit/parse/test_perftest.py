@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.spark.parse import perftest
+from ansible.module_utils.spark.parse.whole import whole
 
 HERE = Path(__file__).parent
 FIXTURES = HERE.parent / "fixtures" / "perftest"
@@ -86,4 +87,4 @@ def test_a_row_that_holds_no_number_is_none(word: str) -> None:
 
 
 def test_a_digit_that_is_no_number_is_none() -> None:
-    assert perftest._number("²") is None
+    assert whole("²") is None
