@@ -223,7 +223,11 @@ class TestCutOff:
         """Killed in the middle: nothing under a real name; repeated: all of it, and nothing left over."""
         trees.model(pair.models["spark-01"] / "tiny", shards=2, size=30 << 20)
         watched = f'$(du -sb "{pair.incoming}" 2>/dev/null | cut -f1)'
-        pair.write_shell(f'(while [ "{watched}0" -lt 80000000 ]; do :; done; kill -9 0) &')
+        # The copy stands still in the middle, so that the kill cannot come too late.
+        pair.write_shell(
+            f"mkfifo {pair.root}/wire; exec 3<&0; (head -c 20000000; sleep 600) <&3 >{pair.root}/wire & "
+            f'(while [ "{watched}0" -lt 80000000 ]; do sleep 0.01; done; kill -9 0) & exec <{pair.root}/wire'
+        )
         names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
         listing = transfer.write_listing(names)
         argv = pair.rsync_argv(str(pair.models["spark-01"] / "tiny"), "192.168.200.13", "", listing)
