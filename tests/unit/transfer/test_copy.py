@@ -224,9 +224,19 @@ class TestCutOff:
         trees.model(pair.models["spark-01"] / "tiny", shards=2, size=30 << 20)
         watched = f'$(du -sb "{pair.incoming}" 2>/dev/null | cut -f1)'
         # The copy stands still in the middle, so that the kill cannot come too late.
+        wire, relay = pair.root / "wire", pair.root / "relay.py"
+        relay.write_text(
+            "import os, time\n"
+            "left = 20_000_000\n"
+            "while left > 0 and (block := os.read(0, 65536)):\n"
+            "    left -= len(block)\n"
+            "    while block:\n"
+            "        block = block[os.write(1, block) :]\n"
+            "time.sleep(600)\n"
+        )
         pair.write_shell(
-            f"mkfifo {pair.root}/wire; exec 3<&0; (head -c 20000000; sleep 600) <&3 >{pair.root}/wire & "
-            f'(while [ "{watched}0" -lt 80000000 ]; do sleep 0.01; done; kill -9 0) & exec <{pair.root}/wire'
+            f"mkfifo {wire}; exec 3<&0; {sys.executable} {relay} <&3 >{wire} & "
+            f'(while [ "{watched}0" -lt 80000000 ]; do sleep 0.01; done; kill -9 0) & exec <{wire}'
         )
         names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
         listing = transfer.write_listing(names)
