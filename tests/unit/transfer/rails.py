@@ -68,7 +68,7 @@ class End:
     def said(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.endswith("}")]
 
-    def word(self, name: str, patience_s: float = 20) -> Any:
+    def word(self, name: str, patience_s: float = 40) -> Any:
         """The value of the first word of that name, waited for."""
         ends = time.monotonic() + patience_s
         while True:
@@ -83,7 +83,7 @@ class End:
     def words(self, name: str) -> list[Any]:
         return [one[name] for one in self.said if name in one]
 
-    def wait(self, patience_s: float = 30) -> list[dict[str, Any]]:
+    def wait(self, patience_s: float = 60) -> list[dict[str, Any]]:
         self.process.wait(patience_s)
         return self.said
 

@@ -223,7 +223,21 @@ class TestCutOff:
         """Killed in the middle: nothing under a real name; repeated: all of it, and nothing left over."""
         trees.model(pair.models["spark-01"] / "tiny", shards=2, size=30 << 20)
         watched = f'$(du -sb "{pair.incoming}" 2>/dev/null | cut -f1)'
-        pair.write_shell(f'(while [ "{watched}0" -lt 80000000 ]; do :; done; kill -9 0) &')
+        # The copy stands still in the middle, so that the kill cannot come too late.
+        wire, relay = pair.root / "wire", pair.root / "relay.py"
+        relay.write_text(
+            "import os, time\n"
+            "left = 20_000_000\n"
+            "while left > 0 and (block := os.read(0, 65536)):\n"
+            "    left -= len(block)\n"
+            "    while block:\n"
+            "        block = block[os.write(1, block) :]\n"
+            "time.sleep(600)\n"
+        )
+        pair.write_shell(
+            f"mkfifo {wire}; exec 3<&0; {sys.executable} {relay} <&3 >{wire} & "
+            f'(while [ "{watched}0" -lt 80000000 ]; do sleep 0.01; done; kill -9 0) & exec <{wire}'
+        )
         names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
         listing = transfer.write_listing(names)
         argv = pair.rsync_argv(str(pair.models["spark-01"] / "tiny"), "192.168.200.13", "", listing)

@@ -162,13 +162,20 @@ class TestCopy:
         assert weights.recall(str(pair.target), made, pair.folders["spark-02"] / "cache").unhashed() == []
 
     def test_killed_in_the_middle_and_repeated(self, pair):
-        trees.model(pair.source, shards=2, size=40 << 20)
+        trees.model(pair.source, shards=2, size=4 << 20)
         listening = pair.arrive()
         spec = {"path": str(pair.source), "node": "spark-02", "rails": RAILS, "listening": listening, "have": {}}
-        sender = pair.start("spark-01", "weights_send", spec)
+        stands = (
+            "import time\n"
+            "from spark.transport import workers\n"
+            "real_add = workers.Slots.add\n"
+            "workers.Slots.add = lambda self, slot, count: (real_add(self, slot, count), time.sleep(600))"
+        )
+        sender = pair.start("spark-01", "weights_send", spec, stands)
         incoming = Path(peer.incoming_dir(str(pair.target)))
         ends = time.monotonic() + 20
-        while not any(path.is_file() for path in incoming.rglob("*")) and time.monotonic() < ends:
+        while not any(path.stat().st_size for path in incoming.rglob("*") if path.is_file()):
+            assert time.monotonic() < ends
             time.sleep(0.005)
         for process in (sender, pair.running[-2]):
             os.killpg(process.pid, 9)

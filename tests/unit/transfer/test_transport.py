@@ -70,7 +70,7 @@ class Bench:
         self.ends.append(end)
         return end
 
-    def receiver(self, *, before: str = "", idle_s: float = 10, **other: Any) -> End:
+    def receiver(self, *, before: str = "", idle_s: float = 30, **other: Any) -> End:
         asked = {
             "end": "receiver",
             "before": before,
@@ -96,7 +96,7 @@ class Bench:
             "streams": streams,
             "identity": {},
             "last": [],
-            "stall_s": 10,
+            "stall_s": 20,
             **other,
         }
         return self._end(asked)
@@ -144,6 +144,36 @@ def tree(bench: Bench, seed: int, large: int = 6 << 20) -> None:
         bench.write(f"shard-{number}", chance.randbytes(chance.randint(1 << 20, large)))
 
 
+# Nothing is handed out before each rail is connected: on a busy machine one could have done all of it.
+TOGETHER = """
+hand_out = sender._Sender._hand_out
+sender._Sender._hand_out = lambda self: hand_out(self) if len(self.reached) == 2 else None
+"""
+
+# The first stream that has moved something dies there.
+DIES_ONCE = """
+import signal
+from spark.transport import workers
+real_add = workers.Slots.add
+def add(self, slot, count):
+    real_add(self, slot, count)
+    try:
+        os.close(os.open(os.path.dirname(asked["root"]) + "/died", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+workers.Slots.add = add
+"""
+
+# Streams move a little and stop.
+STANDS_STILL = """
+import time
+from spark.transport import workers
+real_add = workers.Slots.add
+workers.Slots.add = lambda self, slot, count: (real_add(self, slot, count), time.sleep(600))
+"""
+
+
 class TestWhole:
     @pytest.mark.parametrize("keys", [TLS, PLAIN], ids=["tls", "plain"])
     @pytest.mark.parametrize("seed", [1, 2])
@@ -159,26 +189,27 @@ class TestWhole:
     @pytest.mark.parametrize("keys", [TLS, PLAIN], ids=["tls", "plain"])
     def test_both_rails_carry(self, bench, keys):
         """Nothing is handed out before each rail is connected: on a busy machine one can have done all of it."""
-        together = """
-hand_out = sender._Sender._hand_out
-sender._Sender._hand_out = lambda self: hand_out(self) if len(self.reached) == 2 else None
-"""
         bench.keys = keys
         for number in range(2):
             bench.write(f"shard-{number}", noise(2 << 20, number))
-        receiver, sent = bench.copy(before=together, streams=1)
+        receiver, sent = bench.copy(before=TOGETHER, streams=1)
         assert bench.same()
         assert sent.last()["sent"] == receiver.last()["rails"] == [2 << 20, 2 << 20]
 
-    def test_the_largest_goes_first_and_the_last_wait(self, bench):
+    def test_the_largest_goes_first_and_the_last_wait(self):
+        sizes = {"config.json": 2, "shard-0": 3 << 20, "shard-1": 1 << 20, "shard-2": 5 << 20, "small": 1}
+        items = [files.Item(path, size, "0" * 64) for path, size in sizes.items()]
+        first, last = sender.tasks_of(items, frozenset({"config.json"}))
+        paths = [[item.path for item in task.items] for task in (*first, *last)]
+        assert paths == [["shard-2"], ["shard-0"], ["shard-1", "small"], ["config.json"]]
+
+    def test_the_last_arrives_last(self, bench):
         bench.write("config.json", b"{}")
-        for number, size in enumerate((3, 1, 5)):
-            bench.write(f"shard-{number}", noise(size << 20))
+        bench.write("shard", noise(3 << 20))
         bench.write("small", b"x")
-        receiver, sender = bench.copy(streams=1, last=["config.json"])
+        receiver, _ = bench.copy(last=["config.json"])
         assert bench.same()
         assert receiver.words("arrived")[-1] == "config.json"
-        assert set(sender.words("done")[:2]) == {"shard-2", "shard-0"}
 
     def test_a_file_whose_hash_nobody_knows(self, bench):
         bench.write("unknown", noise(3 << 20))
@@ -223,28 +254,28 @@ class TestTls:
 
     def test_another_sender_certificate_is_refused(self, bench):
         bench.write("x", b"x")
-        receiver = bench.receiver(idle_s=1)
+        receiver = bench.receiver()
         stranger = KEYS.make("spark-01", "spark-02", encrypt=True)["sender"]
         forged = {**stranger, "peer": TLS["sender"]["peer"]}
         sender = bench.sender(receiver.word("ports"), secrets=forged)
         assert sender.last()["error"] == "refused"
-        assert "refused" in [one.get("warn") for one in receiver.wait()]
-        assert not bench.same()
+        assert receiver.word("warn") == "refused"
+        assert contents(bench.real) == {}
 
     def test_another_receiver_certificate_is_refused(self, bench):
         bench.write("x", b"x")
-        receiver = bench.receiver(idle_s=1, secrets=KEYS.make("a", "b", encrypt=True)["receiver"])
+        receiver = bench.receiver(secrets=KEYS.make("a", "b", encrypt=True)["receiver"])
         sender = bench.sender(receiver.word("ports"))
         assert sender.last()["error"] == "refused"
-        assert receiver.last()["complete"] is False
+        assert contents(bench.real) == {}
 
     def test_another_secret_is_refused(self, bench):
         bench.write("x", b"x")
         bench.keys = PLAIN
-        receiver = bench.receiver(idle_s=1)
+        receiver = bench.receiver()
         sender = bench.sender(receiver.word("ports"), secrets={"secret": SECRET})
         assert sender.last()["error"] == "refused"
-        assert receiver.last()["complete"] is False
+        assert contents(bench.real) == {}
 
     @pytest.mark.parametrize("secrets", [{}, {"secret": "short"}, {**TLS["sender"], "secret": SECRET}, {"key": "k"}])
     def test_half_of_what_is_needed_is_none(self, secrets):
@@ -278,14 +309,12 @@ class TestDoor:
 
     def test_who_connects_and_says_nothing_holds_nobody_up(self, bench):
         bench.write("x", noise(2 << 20))
-        receiver = bench.receiver()
+        receiver = bench.receiver(before="channel.HANDSHAKE_S = 3600")
         ports = receiver.word("ports")
         with socket.create_connection((RECEIVER[0], ports[0]), source_address=(SENDER[0], 0), timeout=5):
-            began = time.monotonic()
             bench.sender(ports).wait()
             receiver.wait()
         assert bench.same()
-        assert time.monotonic() - began < 8
 
     def test_garbage_is_not_a_stream(self, bench):
         bench.write("x", b"x")
@@ -293,7 +322,7 @@ class TestDoor:
         ports = receiver.word("ports")
         with socket.create_connection((RECEIVER[0], ports[0]), source_address=(SENDER[0], 0), timeout=5) as odd:
             odd.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            odd.settimeout(5)
+            odd.settimeout(20)
             while odd.recv(4096):
                 pass
         bench.sender(ports).wait()
@@ -399,7 +428,7 @@ class TestDamage:
 
     def test_a_file_that_nobody_announced_is_not_taken(self, bench):
         bench.write("x", b"x")
-        receiver = bench.receiver(idle_s=1)
+        receiver = bench.receiver()
         bench.write("y", b"y")
         sender = bench.sender(receiver.word("ports"))
         assert sender.last()["error"] == "rails"
@@ -464,38 +493,34 @@ class TestKilled:
         assert bench.left() == []
 
     def test_one_stream_of_the_sender_dies(self, bench):
-        bench.write("shard", noise(48 << 20))
-        bench.write("other", noise(32 << 20, 2))
+        bench.write("shard", noise(8 << 20))
+        bench.write("other", noise(6 << 20, 2))
         receiver = bench.receiver()
-        sender = bench.sender(receiver.word("ports"), streams=1)
-        kill_one_child(sender)
+        sender = bench.sender(receiver.word("ports"), streams=1, before=DIES_ONCE)
         sender.wait()
         receiver.wait()
         assert bench.same()
-        assert len(sender.words("warn")) == 1
-        assert set(sender.words("warn")) <= {"broken", "unreachable"}, "it may have died before it greeted"
+        assert sender.words("warn") == ["broken"]
 
     def test_one_stream_of_the_receiver_dies(self, bench):
-        bench.write("shard", noise(48 << 20))
-        bench.write("other", noise(32 << 20, 2))
-        receiver = bench.receiver()
+        bench.write("shard", noise(8 << 20))
+        bench.write("other", noise(6 << 20, 2))
+        receiver = bench.receiver(before=DIES_ONCE)
         sender = bench.sender(receiver.word("ports"), streams=1)
-        kill_one_child(receiver)
         sender.wait()
         receiver.wait()
         assert bench.same()
-        assert len(sender.words("warn")) == 1
-        assert set(sender.words("warn")) <= {"broken", "unreachable"}, "it may have died before it greeted"
+        assert sender.words("warn") == ["broken"]
 
     def test_a_parent_that_dies_takes_its_streams_along(self, bench):
-        bench.write("shard", noise(64 << 20))
-        receiver = bench.receiver(idle_s=1)
-        sender = bench.sender(receiver.word("ports"))
+        bench.write("shard", noise(8 << 20))
+        receiver = bench.receiver(idle_s=3)
+        sender = bench.sender(receiver.word("ports"), before=STANDS_STILL)
         a_child(sender)
         streams = rails.children(sender.process.pid)
         os.kill(sender.process.pid, signal.SIGKILL)
-        sender.process.wait(5)
-        deadline = time.monotonic() + 5
+        sender.process.wait(20)
+        deadline = time.monotonic() + 20
         while any(Path(f"/proc/{pid}/exe").exists() for pid in streams) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not any(Path(f"/proc/{pid}/exe").exists() for pid in streams)
@@ -503,23 +528,17 @@ class TestKilled:
 
 
 def a_child(end: End) -> int:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 20
     while not (found := rails.children(end.process.pid)):
         assert time.monotonic() < deadline
         time.sleep(0.002)
     return found[0]
 
 
-def kill_one_child(end: End) -> None:
-    child = a_child(end)
-    time.sleep(0.03)
-    os.kill(child, signal.SIGKILL)
-
-
 class TestRails:
     def test_a_stream_that_stands_still_goes_on_over_the_other_rail(self, bench):
-        bench.write("shard", noise(24 << 20))
-        bench.write("other", noise(16 << 20, 2))
+        bench.write("shard", noise(12 << 20))
+        bench.write("other", noise(10 << 20, 2))
         # The receiver's end of rail 1 stops reading once, as a rail that died does.
         stop = (
             "import signal\n"
@@ -531,7 +550,7 @@ class TestRails:
             "channel.TlsServer.fill = fill"
         )
         receiver = bench.receiver(before=stop)
-        sender = bench.sender(receiver.word("ports"), streams=1, stall_s=1)
+        sender = bench.sender(receiver.word("ports"), before=TOGETHER, streams=1, stall_s=4)
         sender.wait()
         assert bench.same()
         assert sender.words("warn") == ["stalled"]
@@ -544,7 +563,19 @@ class TestRails:
         receiver = bench.receiver()
         ports = receiver.word("ports")
         dead = [[RECEIVER[0], ports[0], SENDER[0]], [RECEIVER[1], free_port(RECEIVER[1]), SENDER[1]]]
-        sender = bench.sender(ports, rails=dead)
+        told = (
+            "import time\n"
+            "real_bytes, real_failed = sender._Hand._bytes, sender._Sender._failed\n"
+            "def failed(self, *rest):\n"
+            "    open(asked['root'] + '/../failed', 'w').close()\n"
+            "    real_failed(self, *rest)\n"
+            "def late(self, *rest):\n"
+            "    while not os.path.exists(asked['root'] + '/../failed'):\n"
+            "        self.ticks.add(self.slot, 1); time.sleep(0.01)\n"
+            "    real_bytes(self, *rest)\n"
+            "sender._Hand._bytes, sender._Sender._failed = late, failed"
+        )
+        sender = bench.sender(ports, rails=dead, before=told)
         sender.wait()
         assert bench.same()
         assert set(sender.words("warn")) == {"unreachable"}
@@ -559,11 +590,11 @@ class TestRails:
             "sender.REACHED_AFTER_S = 0.0\n"
             "real = channel.dial\n"
             "def dial(address, *rest):\n"
-            "    if address == '127.0.11.2': time.sleep(60)\n"
+            "    if address == '127.0.11.2': time.sleep(600)\n"
             "    return real(address, *rest)\n"
             "channel.dial = dial"
         )
-        _, sender = bench.copy(before=hang)
+        _, sender = bench.copy(before=hang, stall_s=60)
         assert bench.same()
         assert sender.words("text") == ["stream 1 on rail 1 (127.0.11.2): no connection until all was sent"]
 
@@ -578,14 +609,15 @@ class TestRails:
         bench.write("shard", noise(4 << 20))
         slow = (
             "import time\n"
+            "receiver.BUSY_EVERY_S = 0.1\n"
             "real = os.pwrite\n"
             "def pwrite(fd, data, at):\n"
-            "    time.sleep(0.3)\n"
+            "    time.sleep(0.4)\n"
             "    return real(fd, data, at)\n"
             "os.pwrite = pwrite"
         )
         receiver = bench.receiver(before=slow)
-        sender = bench.sender(receiver.word("ports"), stall_s=2)
+        sender = bench.sender(receiver.word("ports"), stall_s=4)
         sender.wait()
         receiver.wait()
         assert bench.same()
@@ -593,9 +625,11 @@ class TestRails:
 
     def test_a_disk_that_takes_long_to_sync_is_not_a_stall(self, bench):
         bench.write("shard", noise(2 << 20))
-        slow = "import time\nreal = os.fsync\nos.fsync = lambda fd: (time.sleep(2.6), real(fd))"
+        slow = (
+            "import time\nreceiver.BUSY_EVERY_S = 0.1\nreal = os.fsync\nos.fsync = lambda fd: (time.sleep(6), real(fd))"
+        )
         receiver = bench.receiver(before=slow)
-        sender = bench.sender(receiver.word("ports"), stall_s=1.5)
+        sender = bench.sender(receiver.word("ports"), stall_s=4)
         sender.wait()
         receiver.wait()
         assert bench.same()
