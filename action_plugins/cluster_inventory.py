@@ -13,14 +13,14 @@ ansible.module_utils.__path__.append(str(Path(__file__).resolve().parents[1] / "
 from ansible.module_utils.ansible_release import __version__ as ansible_version  # noqa: E402
 from ansible.module_utils.spark.findings import Finding, fatal, finding, render  # noqa: E402
 from ansible.module_utils.spark_command import as_run  # noqa: E402
-from ansible.module_utils.spark_controller import PROJECT, cluster_of, members_of, recipe_for, spark_hosts  # noqa: E402
+from ansible.module_utils.spark_controller import cluster_of, members_of, nobody, recipe_for, spark_hosts  # noqa: E402
 from ansible.plugins.action import ActionBase  # noqa: E402
 
 DOCUMENTATION = """
 name: cluster_inventory
 short_description: Check versions, inventory and variables
 description:
-  - On a host of the group spark, checks the variables of its cluster; on any other host, that there is an inventory.
+  - On a host of the group spark, checks the variables of its cluster; on any other host, that the run has one of those.
   - Returns C(questions), the arguments of node_info for this host.
 options:
   purpose:
@@ -46,8 +46,9 @@ class ActionModule(ActionBase):
         questions: dict[str, Any] = {}
         if host in hosts:
             found += self._cluster(host, variables, questions)
-        elif not hosts:
-            found.append(_no_hosts(host, variables))
+        elif not set(hosts) & set(variables.get("ansible_play_hosts_all") or ()):
+            sources = variables.get("ansible_inventory_sources") or []
+            found.append(nobody(host, hosts, sources, variables.get("ansible_limit")))
         stopping = fatal(found)
         result.update(
             changed=False, findings=[item.as_dict() for item in found], questions=questions, failed=bool(stopping)
@@ -84,18 +85,3 @@ def _versions(host: str) -> list[Finding]:
             expected="ansible-core 2.19 or newer on Python 3.11 or newer",
         )
     ]
-
-
-def _no_hosts(host: str, variables: dict[str, Any]) -> Finding:
-    sources = [str(source) for source in variables.get("ansible_inventory_sources") or []]
-    missing = [source for source in sources if "," not in source and not Path(source).exists()]
-    if missing:
-        own = (PROJECT / "inventory" / "cluster").resolve()
-        shown = [str(own.relative_to(PROJECT)) if Path(path).resolve() == own else path for path in missing]
-        return finding("INVENTORY_MISSING", node=host, found=f"no {', '.join(shown)}", expected="an inventory")
-    return finding(
-        "GROUP_EMPTY",
-        node=host,
-        found=f"no host in the group spark of {', '.join(sources) or 'the inventory'}",
-        expected="at least one host below the group spark",
-    )

@@ -13,10 +13,12 @@ import ansible.module_utils
 
 ansible.module_utils.__path__.append(str(Path(__file__).resolve().parents[1] / "module_utils"))
 
-from ansible import constants  # noqa: E402
+from ansible import constants, context  # noqa: E402
 from ansible.module_utils.ansible_release import __version__ as ansible_version  # noqa: E402
 from ansible.module_utils.spark import results  # noqa: E402
+from ansible.module_utils.spark.findings import render  # noqa: E402
 from ansible.module_utils.spark_command import as_run, remedied  # noqa: E402
+from ansible.module_utils.spark_controller import nobody  # noqa: E402
 from ansible.plugins.callback import CallbackBase  # noqa: E402
 
 DOCUMENTATION = """
@@ -27,6 +29,7 @@ description:
   - Collects C(findings), C(measurements) and C(configuration) from the results of all tasks, and the plan and facts
     from those of cluster_plan and node_info. At the end of the playbook it writes results/ in the project's folder, one
     result per cluster.
+  - Where no play found a host, it refuses the run, because then no task could.
 requirements:
   - enabled in ansible.cfg
 """
@@ -88,6 +91,8 @@ class CallbackModule(CallbackBase):
         self.began_utc = datetime.now(UTC)
         self.cluster_of: dict[str, str] = {}
         self.clusters: dict[str, ClusterRecord] = {}
+        self.inventory: Any = None
+        self.reached = False
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
         self.play = Path(playbook._file_name).stem
@@ -96,7 +101,9 @@ class CallbackModule(CallbackBase):
         self.check_mode = bool(play.check_mode)
         manager = play.get_variable_manager()
         members: dict[str, list[str]] = defaultdict(list)
-        for host in manager._inventory.get_hosts(play.hosts):
+        self.inventory = manager._inventory
+        for host in self.inventory.get_hosts(play.hosts):
+            self.reached = True
             name = manager.get_vars(host=host).get("cluster_name")
             if isinstance(name, str) and name:
                 members[name].append(host.name)
@@ -136,9 +143,20 @@ class CallbackModule(CallbackBase):
     def _fail(self, record: ClusterRecord, result: Any, message: str) -> None:
         record.failures.append({"node": result.host.get_name(), "task": result.task.get_name(), "message": message})
 
+    def _refuse(self) -> None:
+        """End a run that no play found a host for: Ansible would end it silently, and with success."""
+        group = self.inventory.groups.get("spark")
+        hosts = [str(host.name) for host in group.get_hosts()] if group else []
+        found = nobody("localhost", hosts, self.inventory._sources, context.CLIARGS.get("subset"))
+        self._display.error(as_run(render(found)), wrap_text=False)
+        # Every Exception of a callback becomes a warning of Ansible's.
+        raise SystemExit(1)
+
     def v2_playbook_on_stats(self, stats: Any) -> None:
         if self.play == AD_HOC:
             return
+        if self.inventory is not None and not self.reached:
+            self._refuse()
         ended = datetime.now(UTC)
         for name, record in self.clusters.items():
             findings = results.unique(record.findings)

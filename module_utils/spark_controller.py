@@ -43,6 +43,26 @@ def spark_hosts(variables: Mapping[str, Any]) -> list[str]:
     return [str(host) for host in (variables.get("groups") or {}).get("spark") or ()]
 
 
+def nobody(node: str, hosts: Sequence[str], sources: Sequence[Any], limit: str | None) -> Finding:
+    """Why a run has no machine to work on; ``hosts`` are those of the group spark, in the run or not."""
+    given = [str(source) for source in sources]
+    missing = [source for source in given if "," not in source and not Path(source).exists()]
+    if hosts:
+        shown = ", ".join(hosts[:8]) + (" ..." if len(hosts) > 8 else "")
+        found = f"none of them matches -l {limit}" if limit else "none of them is in this run"
+        return finding("LIMIT_EMPTY", node=node, found=found, expected=f"one or more of {shown}", choice=shown)
+    if missing:
+        own = (PROJECT / "inventory" / "cluster").resolve()
+        shown = ", ".join(str(own.relative_to(PROJECT)) if Path(path).resolve() == own else path for path in missing)
+        return finding("INVENTORY_MISSING", node=node, found=f"no {shown}", expected="an inventory")
+    return finding(
+        "GROUP_EMPTY",
+        node=node,
+        found=f"no host in the group spark of {', '.join(given) or 'the inventory'}",
+        expected="at least one host below the group spark",
+    )
+
+
 def members_of(host: str, variables: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """The hosts of ``host``'s cluster in the order of the group, with their variables: also those outside the play."""
     hostvars = variables["hostvars"]

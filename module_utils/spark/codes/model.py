@@ -21,6 +21,13 @@ CODES: tuple[Code, ...] = (
         "Put the machines below spark as inventory/sample/hosts.yml shows, and check with: ansible-inventory --graph",
     ),
     Code(
+        "LIMIT_EMPTY",
+        "fatal",
+        "The limit leaves no machine of the group spark",
+        "Ansible says nothing where a limit names only hosts that no play works on, and ends as if all were well.",
+        "Leave -l out, or name after it a cluster, or hosts of: {choice}",
+    ),
+    Code(
         "CONTROLLER_UNSUPPORTED",
         "fatal",
         "The controller's Ansible or Python is too old",

@@ -40,11 +40,12 @@ PLAY = """
 PLUGINS = ("action", "filter", "callback")
 
 
-def settings(folder: Path) -> Path:
+def settings(folder: Path, *, recording: bool = False) -> Path:
     """The project's ansible.cfg, less the callback that would write results of these plays."""
     parser = configparser.ConfigParser()
     parser.read(PROJECT / "ansible.cfg")
-    del parser["defaults"]["callbacks_enabled"]
+    if not recording:
+        del parser["defaults"]["callbacks_enabled"]
     for name in (
         "inventory",
         "roles_path",
@@ -62,10 +63,10 @@ def settings(folder: Path) -> Path:
 
 
 class Run:
-    def __init__(self, argv: list[str], tmp_path: Path) -> None:
+    def __init__(self, argv: list[str], tmp_path: Path, *, recording: bool = False) -> None:
         environment = {
             **os.environ,
-            "ANSIBLE_CONFIG": str(settings(tmp_path)),
+            "ANSIBLE_CONFIG": str(settings(tmp_path, recording=recording)),
             "ANSIBLE_LOCAL_TEMP": str(tmp_path / "ansible"),
             "ANSIBLE_NOCOLOR": "1",
         }
@@ -182,6 +183,52 @@ def test_an_inventory_without_the_group(tmp_path: Path) -> None:
     done = boilerplate(tmp_path, {"all": {"hosts": {"a": None}}})
     assert done.rc != 0
     assert "GROUP_EMPTY" in done.text
+
+
+ENTRIES = sorted(path.name for path in PROJECT.glob("*.yml") if (PROJECT / "playbooks" / path.name).exists())
+
+
+def refused(folder: Path, inventory: Any, *arguments: str, entry: str = "diagnose.yml") -> str:
+    """What a play says that must not end well: it has no machine to work on, and so no result either."""
+    path = folder / "inventory.yml"
+    path.write_text(yaml.safe_dump(inventory))
+    done = Run(["-i", str(path), str(PROJECT / entry), *arguments], folder, recording=True)
+    assert done.rc == 1, done.text
+    return done.text
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_limit_without_an_inventory_never_ends_well(tmp_path: Path, entry: str) -> None:
+    if (PROJECT / "inventory" / "cluster").exists():
+        pytest.skip("this clone has an inventory of its own")
+    done = Run(["-l", "pair_a", str(PROJECT / entry)], tmp_path, recording=True)
+    assert done.rc == 1, done.text
+    assert done.text.count("INVENTORY_MISSING on localhost") == 1
+    assert "no inventory/cluster\n" in done.text
+
+
+def test_a_limit_that_names_none_of_the_machines(tmp_path: Path) -> None:
+    others = {"hosts": {"web": {"ansible_connection": "local"}}}
+    text = refused(tmp_path, {"all": others, "spark": {"hosts": {"a-01": None, "a-02": None}}}, "-l", "web")
+    assert "LIMIT_EMPTY on localhost" in text
+    assert "none of them matches -l web\n" in text
+    assert "hosts of: a-01, a-02\n" in text
+    assert "GROUP_EMPTY on localhost" in refused(tmp_path, {"all": others}, "-l", "web")
+
+
+def test_the_controller_as_an_ordinary_host_does_not_hide_an_empty_limit(tmp_path: Path) -> None:
+    here = {"hosts": {"localhost": {"ansible_connection": "local"}}}
+    done = boilerplate(tmp_path, {"all": here, "spark": {"hosts": {"a-01": None}}}, "-l", "localhost")
+    assert done.rc == 2, done.text
+    assert "LIMIT_EMPTY on localhost" in done.text
+
+
+def test_a_limit_that_names_a_machine_passes(tmp_path: Path) -> None:
+    sample = str(PROJECT / "inventory" / "sample")
+    play_file = str(PROJECT / "playbooks" / "boilerplate.yml")
+    done = Run(["-i", sample, play_file, "-l", "spark-01"], tmp_path)
+    assert done.rc == 0, done.text
+    assert "LIMIT_EMPTY" not in done.text
 
 
 def test_the_sample_passes(tmp_path: Path) -> None:
