@@ -64,16 +64,27 @@ def evidence_of(
 
 
 def redactor(plan: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]]) -> Redactor:
-    """Knows the fabric's networks, and by what names this cluster's machines and people go."""
+    """Knows the fabric's networks, and by what names this cluster's machines and people go.
+
+    The inventory's own names are what the report speaks of, unless they are addresses or have a domain.
+    """
     names: dict[str, str] = {}
+    shown = {}
     for node in plan["nodes"]:
-        # The inventory's own names are what the report speaks of; a machine's host name may be another.
-        names[str(node["management_address"])] = f"(management address of {node['node']})"
-        host = str(facts.get(node["node"], {}).get("hostname") or "")
-        if host and host != node["node"] and host not in ("localhost", "ubuntu"):
-            names[host] = f"(host name of {node['node']})"
+        name = str(node["node"])
+        shown[name] = f"node-{node['rank']}" if set(".:") & set(name) else name
+        names[str(node["management_address"])] = f"(management address of {shown[name]})"
+        # A machine's host name may be another one; where a domain is part of it, it may be told without.
+        host = str(facts.get(name, {}).get("hostname") or "")
+        for other in (host, host.partition(".")[0]):
+            if other not in ("", name, "localhost", "ubuntu"):
+                names[other] = f"(host name of {shown[name]})"
     names.pop("127.0.0.1", None)
-    return Redactor([rail["subnet"] for rail in plan["rails"]], names)
+    for name, label in shown.items():
+        names.pop(name, None)
+        if name != label:
+            names[name] = label
+    return Redactor([rail["subnet"] for rail in plan["rails"]], names, shown.values())
 
 
 # --- the screen ------------------------------------------------------------------------------------------------------
@@ -232,15 +243,16 @@ def files(diagnosis: Diagnosis, evidence: Mapping[str, Any], text: str, clean: R
         read = node.get("read")
         if read:
             for command, said in sorted(read["raw"].items()):
-                found[f"raw/{name}/{_slug(command)}.txt"] = clean(f"$ {command}\n{said}")
-            found[f"raw/{name}/kernel.txt"] = clean("\n".join(read["kernel_lines"]) + "\n")
+                found[f"raw/{clean(name)}/{_slug(clean(command))}.txt"] = clean(f"$ {command}\n{said}")
+            found[f"raw/{clean(name)}/kernel.txt"] = clean("\n".join(read["kernel_lines"]) + "\n")
             node = {**node, "read": {key: value for key, value in read.items() if key not in ("raw", "kernel_lines")}}
         nodes[name] = {key: value for key, value in node.items() if key != "management_address"}
     runs = []
     for number, run in enumerate(evidence["runs"], 1):
         rails = []
         for rail in run["rails"]:
-            name = f"raw/runs/{number:02}-{run['kind']}-{run['from']}-{run['to']}-{rail['netdev']}.txt"
+            way = "-".join(clean(part) for part in (run["from"], run["to"], rail["netdev"]))
+            name = f"raw/runs/{number:02}-{run['kind']}-{way}.txt"
             found[name] = clean(f"$ {' '.join(rail['argv'])}\n{rail['stdout']}{rail['stderr']}")
             rails.append({key: value for key, value in rail.items() if key not in ("stdout", "stderr")})
         runs.append({**run, "rails": rails})

@@ -59,6 +59,34 @@ PLANTED = {
     "a serial number of udev": ("ID_SERIAL_SHORT=XYZ12345", "XYZ12345"),
     "an IPv6 address after a colon": ("addr:2001:db8::7", "db8::7"),
     "a home": ("/home/jane/models", "jane"),
+    "a bare MAC": ("mac 3c6d66aabbcc", "66aabbcc"),
+    "a bare MAC without letters": ("perm_addr=001122334455", "22334455"),
+    "a MAC in capitals": ("MAC: 3C6D66AABBCC up", "66AABBCC"),
+    "a MAC in a file's name": ("nm-3c6d66aabbcc.nmconnection", "66aabbcc"),
+    "a MAC as switches write it": ("learned 3c6d.66aa.bbcc on port 3", "66aa.bbcc"),
+    "an EUI-64": ("gid 3e6d66fffeaabbcc", "aabbcc"),
+    "an EUI-64 with dashes": ("EUI-64 3e-6d-66-ff-fe-aa-bb-cc", "aa-bb-cc"),
+    "an EUI-64 in words": ("interface id 3e6d:66ff:feaa:bbcc", "feaa:bbcc"),
+    "a GID without colons": ("fe800000000000003e6d66fffeaabbcc", "aabbcc"),
+    "the last half of a GID, as sysfs has GUIDs": ("3c6d:6603:00aa:bbcc", "00aa:bbcc"),
+    "a GUID that mlx5 makes of a MAC": ("sys_image 0x3c6d660300aabbcc", "aabbcc"),
+    "a hardware address of InfiniBand": (f"link/infiniband {'80:00:00:48:' * 4}3c:6d:66:aa", "66:aa"),
+    "S/N": ("S/N: 1234567", "1234567"),
+    "S/N without a colon": ("card S/N 1234567 of lot 7", "1234567"),
+    "a number behind [SN]": ("\t[SN] 1523423001", "1523423001"),
+    "SN": ("SN: 4423", "4423"),
+    "sn in JSON": ('"vendor_sn": 4423,', "4423"),
+    "a serial number that is one": ("Serial Number: 0123456789", "0123456789"),
+    "a numeric serial in JSON": ("{'serial': 98765}", "98765"),
+    "a numeric Vendor SN": ("Vendor SN                                 : 1523423001", "1523423001"),
+    "a serial in a sentence": ("module with serial 1523423001 inserted", "1523423001"),
+    "a serial number of USB": ("usb 1-1: SerialNumber: 000000000001", "000000000001"),
+    "an asset tag": ("Asset Tag: 77123", "77123"),
+    "a GUID of an HCA": ("hca_guid: 3c6d660300aabbcc", "aabbcc"),
+    "a cable's memory": ("0x00c0:\t\t4d 54 32 33 34 35 58 30", "32 33 34"),
+    "a host name with its domain": ("jane-desktop.corp.example.com closed", "corp"),
+    "a user in front of a node": ("john@spark-01: Permission denied (publickey).", "john"),
+    "a user in front of a host": ("john@jane-desktop: Permission denied (publickey).", "john"),
     "a host name": ("Dec  1 jane-desktop kernel: x", "jane-desktop"),
 }
 KEPT = (
@@ -71,11 +99,66 @@ KEPT = (
     "Version: 6.20, perftest 24.01.0+0.38-1build2",
     "127.0.0.1 and ::1",
     "Vendor PN : NJAAKK0006",
+    "rx_bytes_phy: 123456789012",
+    "tx_vport_rdma_unicast_bytes: 1844674407370955",
+    "rx_packets_phy: 1234560300123456",
+    "tx_mac_control_phy: 100000000007",
+    "ghcr.io/a/b:0.1.1@sha256:a83948492cf13df455170fb42885f5ef4db54fefe0feff0f841ecbff464ac9d8",
+    "image a83948492cf1, sha256:3c6d66aabbcc",
+    "vllm-openai:nightly-8a728663c1c3eeace834a95f5654fa653cc1998c",
+    "container 3c6d66aabbcc",
+    "Linux 6.17.0-1032-nvidia-g3c6d66aabbcc",
+    "01:00.0 and 0000:01:00.0 and 0002:01:00.1",
+    "local address: LID 0000 QPN 0x0011 PSN 0x10f5c1 RKey 0x0016da VAddr 0x007f3c6d66aabb",
+    "console on the serial port",
+    "Serial number\nVendor rev: A3",
+    "rx_sn_check: 5",
+    "MT_0000000087",
 )
 
 
 def clean() -> Redactor:
-    return Redactor(FABRIC, {"jane-desktop": "(host name of spark-01)"})
+    return Redactor(FABRIC, {"jane-desktop": "(host name of spark-01)"}, NODES)
+
+
+IDENTITIES = {
+    "serial": 98765,
+    "serial_number": "X1",
+    "sn": 7,
+    "vendor_sn": "MT7",
+    "machine_serial": 7.0,
+    "mac": "3c6d66aabbcc",
+    "perm_addr": "3c6d66aabbcc",
+    "node_guid": 11,
+    "board_id": "NVD7",
+    "hostname": "jane",
+    "hf_token": "x",
+}
+FIGURES = {
+    "rx_bytes_phy": 123456789012,
+    "tx_mac_control_phy": 7,
+    "max_tokens": 4096,
+    "speed_mbps": 200000,
+    "gbps": 92.57,
+    "serial": None,
+    "carrier": True,
+    "pci": "0000:01:00.0",
+    "id": "sha256:" + "a8394849" * 8,
+}
+
+
+@pytest.mark.parametrize("name", IDENTITIES)
+def test_fields_of_a_document_that_name_a_machine_are_hidden_whatever_they_hold(name: str) -> None:
+    assert clean().data({"at": [{name: IDENTITIES[name]}]}) == {"at": [{name: "(hidden)"}]}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_of_a_document_stay(name: str) -> None:
+    assert clean().data({"at": [{name: FIGURES[name]}]}) == {"at": [{name: FIGURES[name]}]}
+
+
+def test_a_field_that_is_named_by_a_mac() -> None:
+    assert clean().data({"ethtool -m enx3c6d66aabbcc": "x"}) == {"ethtool -m enx(MAC)": "x"}
 
 
 @pytest.mark.parametrize(("planted", "gone"), PLANTED.values(), ids=PLANTED)
@@ -96,7 +179,7 @@ PLAN: dict[str, Any] = {
     "link_check": {"min_gbps": 170, "min_both_ways_gbps": 300},
     "rails": [{"rail": rail, "subnet": subnet} for rail, subnet in enumerate(FABRIC)],
     "nodes": [
-        {"node": node, "role": "head", "management_address": f"203.0.113.{12 + position}"}
+        {"node": node, "role": "head", "rank": position, "management_address": f"203.0.113.{12 + position}"}
         for position, node in enumerate(NODES)
     ],
     "findings": [
@@ -132,6 +215,25 @@ def test_no_file_of_a_bundle_holds_what_was_planted_anywhere_in_the_evidence() -
     assert "serial numbers, MACs and secrets are taken out" in contents["report.md"]
     assert json.loads(contents["evidence.json"])["state"] == "sick"
     assert "192.168.200.12" in contents["evidence.json"]
+
+
+def test_nodes_that_are_named_by_their_address_or_domain_get_other_names() -> None:
+    """In texts, fields and the names of files; names of the inventory without a domain stay, also as addresses."""
+    nodes = [
+        {"node": "spark-01", "rank": 0, "management_address": "spark-01"},
+        {"node": "203.0.113.13", "rank": 1, "management_address": "203.0.113.13"},
+        {"node": "c.corp.example", "rank": 2, "management_address": "198.51.100.7"},
+    ]
+    facts = {"spark-01": {"hostname": "spark-01.corp.example"}, "c.corp.example": {"hostname": "c3po.corp.example"}}
+    made = redactor({**PLAN, "nodes": nodes}, facts)
+    told = "203.0.113.13 and c.corp.example to spark-01.corp.example, me@c3po and me@spark-01"
+    assert made(told) == "node-1 and node-2 to (host name of spark-01), user@(host name of node-2) and user@spark-01"
+    assert made("198.51.100.7: refused") == "(management address of node-2): refused"
+    found = json.loads(json.dumps(sick()).replace("spark-02", "c.corp.example"))
+    diagnosis = diagnose(found)
+    contents = files(diagnosis, found, markdown(diagnosis, found, {"at": "now"}), made)
+    assert "raw/node-2/kernel.txt" in contents
+    assert not [name for name, text in contents.items() if "corp.example" in name + text]
 
 
 def test_the_report_says_what_was_found_and_what_helps() -> None:
