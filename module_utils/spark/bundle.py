@@ -17,7 +17,9 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
+
+from .parse.whole import document
 
 PREFIX = "/usr/local/lib/spark-cluster"
 RANKCTL = f"{PREFIX}/rankctl.pyz"
@@ -113,7 +115,7 @@ def render_manifest(hashes: Mapping[str, str]) -> bytes:
 
 def read_manifest(raw: bytes) -> dict[str, str]:
     """Path to SHA-256; raises ValueError if it is not a manifest."""
-    data: Any = json.loads(raw)
+    data = document(raw)
     files = data.get("files") if isinstance(data, dict) else None
     if not isinstance(files, dict):
         raise ValueError("not a manifest: it has no table of files")

@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from .parse.whole import document
+
 ETHERTYPE = 0x88B5
 ARP = 0x0806
 MAGIC = b"SPARKF1"
@@ -114,8 +116,8 @@ def decode(frame: bytes) -> Beacon | None:
         return None
     try:
         (length,) = struct.unpack("!H", frame[start : start + 2])
-        cluster, node, netdev, nonce, heard = json.loads(frame[start + 2 : start + 2 + length])
-    except (struct.error, ValueError):
+        cluster, node, netdev, nonce, heard = document(frame[start + 2 : start + 2 + length])
+    except (struct.error, TypeError, ValueError):
         return None
     texts = [cluster, node, netdev, nonce, *(heard if isinstance(heard, list) else [None])]
     if not all(isinstance(text, str) for text in texts):

@@ -7,7 +7,6 @@ process costs more than all of the files together. What cannot be read becomes N
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 import re
@@ -22,6 +21,7 @@ from . import images
 from .bundle import MANIFEST, read_manifest
 from .parse import docker, firewall, ip, netplan, nmcli, nvidia, perftest, rdma, sockets, system, systemd
 from .parse.secrets import hide
+from .parse.whole import document, whole
 from .plan.types import CONTAINER_NAME, UNIT_NAME
 from .runner import NOT_FOUND_RC, Completed, Run
 
@@ -184,7 +184,7 @@ def docker_socket_get(path: str = DOCKER_SOCKET, timeout_s: float = 20) -> Docke
         status = head.split(maxsplit=2)[1:2]
         if not status or not status[0].isdigit():
             raise ValueError(f"no HTTP answer: {head[:80]!r}")
-        return int(status[0]), json.loads(body or b"null")
+        return int(status[0]), document(body or b"null")
 
     return get
 
@@ -285,6 +285,8 @@ def _image(get: DockerGet | None, reference: str | None, daemon: DockerFacts) ->
         found = images.find(reference, image_of)
     except (OSError, ValueError) as wrong:
         return docker.parse_image(reference, None, str(wrong))
+    except (AttributeError, TypeError) as wrong:
+        return docker.parse_image(reference, None, f"the Docker daemon's answer cannot be read: {wrong}")
     if found is None:
         return docker.parse_image(reference, None)
     facts = docker.parse_image(reference, seen[found["name"]])
@@ -313,7 +315,7 @@ def _links(node: Node) -> list[ip.Link]:
     done = node.ask("ip", "-j", "addr")
     try:
         return ip.parse_addr(done.stdout) if done.ok else []
-    except (ValueError, KeyError) as wrong:
+    except ValueError as wrong:
         node.errors["ip"] = f"unreadable output: {wrong}"
         return []
 
@@ -323,7 +325,7 @@ def _other_tables(node: Node, main: list[RouteFacts]) -> list[RouteFacts]:
     done = node.ask("ip", "-j", "-4", "route", "show", "table", "all")
     try:
         every = ip.parse_routes(done.stdout) if done.ok else []
-    except (ValueError, KeyError) as wrong:
+    except ValueError as wrong:
         node.errors["ip"] = f"unreadable output: {wrong}"
         return []
     known = {(route["dst"], route["dev"]) for route in main}
@@ -339,7 +341,7 @@ def _netdevs(node: Node, links: Iterable[ip.Link], devices: Iterable[RdmaDeviceF
         base = f"/sys/class/net/{link.name}"
         device = node.path(f"{base}/device")
         # Without a link the kernel answers EINVAL or -1. A virtual interface names a constant that nobody negotiated.
-        speed = node.text(f"{base}/speed") if device.exists() else ""
+        speed = whole(node.text(f"{base}/speed")) if device.exists() else None
         netdevs.append(
             {
                 "name": link.name,
@@ -348,7 +350,7 @@ def _netdevs(node: Node, links: Iterable[ip.Link], devices: Iterable[RdmaDeviceF
                 "admin_up": link.admin_up,
                 "carrier": link.carrier,
                 "mtu": link.mtu,
-                "speed_mbps": int(speed) if speed.isdecimal() and int(speed) < 2**31 else None,
+                "speed_mbps": speed if speed is not None and speed < 2**31 else None,
                 "driver": _link_name(device / "driver"),
                 "pci": _pci(device),
                 "addresses": list(link.addresses),
@@ -363,7 +365,7 @@ def _netdevs(node: Node, links: Iterable[ip.Link], devices: Iterable[RdmaDeviceF
 
 def _arp(node: Node, netdev: str, name: str) -> int:
     values = (node.text(f"/proc/sys/net/ipv4/conf/{whose}/{name}") for whose in ("all", netdev))
-    return max((int(value) for value in values if value.isdecimal()), default=0)
+    return max((whole(value) or 0 for value in values), default=0)
 
 
 def _link_name(path: Path) -> str | None:
@@ -618,7 +620,7 @@ def _weights(node: Node, request: Request) -> WeightsFacts | None:
             except OSError as wrong:
                 facts["error"] = f"{name}: {wrong.strerror}"
     try:
-        config = json.loads((top / "config.json").read_bytes())
+        config = document((top / "config.json").read_bytes())
         facts["config"] = config if isinstance(config, dict) else None
     except FileNotFoundError:
         pass
@@ -633,7 +635,7 @@ def _bundle(node: Node) -> BundleFacts:
         return {"manifest": None, "files": [], "error": None}
     try:
         expected = read_manifest(raw)
-        manifest = json.loads(raw)
+        manifest = document(raw)
     except ValueError as wrong:
         return {"manifest": None, "files": [], "error": f"{MANIFEST}: {wrong}"}
     return {

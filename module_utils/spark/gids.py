@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -40,7 +41,7 @@ def unmapped(gid: str) -> ipaddress.IPv4Address | None:
     """The IPv4 address of a GID, None where it is none."""
     head, _, tail = gid.lower().rpartition(":ffff:")
     parts = tail.split(":")
-    if set(head) - set("0:") or not head or len(parts) != 2:
+    if set(head) - set("0:") or not head or not re.fullmatch("[0-9a-f]{4}:[0-9a-f]{4}", tail):
         return None
     return ipaddress.IPv4Address(int(parts[0], 16) << 16 | int(parts[1], 16))
 

@@ -16,6 +16,7 @@ from typing import Any
 from . import rollback, undo
 from .findings import Finding, finding
 from .parse.nmcli import split_terse
+from .parse.whole import document
 from .runner import Completed, Run
 
 TIMER = "spark-fabric-rollback"
@@ -246,8 +247,8 @@ def take_back(node: Node, reason: str) -> bool:
 
 def last_rollback(node: Node) -> list[str]:
     """What the last rollback says of itself, empty where there was none."""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        report = json.loads((node.rollback / rollback.LAST).read_text(encoding="utf-8"))
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        report = document((node.rollback / rollback.LAST).read_text(encoding="utf-8"))
         return [f"rolled back at {report['at']}: {report['reason']}"]
     return []
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ from .guard import Node
 from .parse.netplan import classify, nm_uuid
 from .parse.netplan import parse as parse_netplan
 from .parse.nmcli import parse_uuids, split_terse
-from .runner import Completed, Run
+from .parse.whole import document, records
+from .runner import CommandFailed, Completed, Run
 
 FILE_MODE = 0o600
 # As of every file in sysctl.d: it holds no secret, and tools other than root's read it.
@@ -149,8 +149,16 @@ class Decision:
 
 def read_devices(run: Run) -> dict[str, Device]:
     """Every interface, from ``ip -j address``. Raises CommandFailed where ip does not answer."""
+    done = run(["ip", "-j", "address", "show"], check=True)
+    try:
+        return _devices(records(done.stdout))
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as wrong:
+        raise CommandFailed(replace(done, stderr=f"its output cannot be read: {wrong}")) from wrong
+
+
+def _devices(links: Iterable[Mapping[str, Any]]) -> dict[str, Device]:
     found = {}
-    for link in json.loads(run(["ip", "-j", "address", "show"], check=True).stdout or "[]"):
+    for link in links:
         if "ifname" not in link:
             continue
         flags = link.get("flags", ())
@@ -209,7 +217,7 @@ def lasting_source(node: Node, netdev: str, foreign: Mapping[str, set[str]]) -> 
     status = node.run(["networkctl", "--json=short", "status", netdev])
     if status.ok:
         with contextlib.suppress(ValueError, AttributeError):
-            candidates.append(str(json.loads(status.stdout).get("NetworkFile") or ""))
+            candidates.append(str(document(status.stdout).get("NetworkFile") or ""))
     for candidate in candidates:
         generated = re.fullmatch(r"/run/.*/(?:10-)?netplan-(.+)\.(?:network|nmconnection)", candidate)
         if generated:

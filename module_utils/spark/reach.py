@@ -3,7 +3,6 @@ every rail, with frames of full size."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -15,6 +14,7 @@ from typing import Any
 
 from .findings import Finding, finding
 from .netplan import Device, Rail, read_devices
+from .parse.whole import records
 from .runner import Run
 
 # An address may vanish for about a second while a renderer takes over: neither success nor failure is judged sooner.
@@ -102,7 +102,7 @@ def _lost(run: Run, path: Management | None, rails: Sequence[Rail], devices: Map
         return f"{path.netdev} lost {path.address}"
     route = run(["ip", "-j", "route", "get", path.client])
     try:
-        leaves_by = {str(entry.get("dev")) for entry in json.loads(route.stdout or "[]")}
+        leaves_by = {str(entry.get("dev")) for entry in records(route.stdout)}
     except ValueError:
         leaves_by = set()
     if not route.ok:
@@ -280,7 +280,7 @@ def carry(run: Run, rails: Sequence[Rail], mtu: int) -> list[Carried]:
 def _full_size(run: Run, rail: Rail, peer: str, address: str, payload: int) -> Carried:
     argv = ["ping", "-n", "-q", "-M", "do", "-s", str(payload), "-c", str(FULL_SIZE_PINGS), "-i", "0.3", "-W", "2"]
     done = run([*argv, "-I", rail.netdev, "-I", rail.address, address], timeout_s=15)
-    counted = re.search(r"(\d+) packets transmitted, (\d+) received", done.stdout)
+    counted = re.search(r"(\d{1,9}) packets transmitted, (\d{1,9}) received", done.stdout)
     sent, received = (int(counted[1]), int(counted[2])) if counted else (FULL_SIZE_PINGS, 0)
     said = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines() if line.strip()]
     # The line that counts, and before it what the kernel said of the size.
@@ -321,13 +321,15 @@ def mtu_measured(mtu: int, carried: Sequence[Carried]) -> dict[str, Any]:
 def _neighbour(run: Run, answer: Answer) -> str:
     done = run(["ip", "-j", "neighbour", "show", answer.address, "dev", answer.netdev])
     try:
-        entries: list[dict[str, Any]] = json.loads(done.stdout or "[]")
+        entries = records(done.stdout)
     except ValueError:
         return done.stdout.strip()[:200]
     if not entries:
         return f"no entry for {answer.address}"
+    states = [entry.get("state") for entry in entries]
+    shown = ["/".join(map(str, state)) if isinstance(state, list) else "" for state in states]
     return ", ".join(
-        f"{answer.address} {entry.get('lladdr', '')} {'/'.join(entry.get('state', []))}" for entry in entries
+        f"{answer.address} {entry.get('lladdr', '')} {state}" for entry, state in zip(entries, shown, strict=True)
     )
 
 

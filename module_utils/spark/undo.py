@@ -77,7 +77,7 @@ def read(*, root: Path = ROOT) -> list[dict[str, Any]]:
     for line in raw.split(b"\n"):
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(entry, dict):
             entries.append(entry)

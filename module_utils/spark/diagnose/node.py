@@ -9,6 +9,7 @@ from typing import Any
 
 from ..link.run import Place, serving, stop
 from ..parse.rdma import read_devices
+from ..parse.whole import whole
 from . import read as reading
 from .runs import SECONDS, alone, between, loopback, open_listeners, skipped, towards, usable
 
@@ -106,7 +107,7 @@ def end(place: Place, asked: Asked) -> dict[str, Any]:
     links = reading.addresses(reader)
     devices = {item["netdev"]: item["name"] for item in read_devices(place.root)}
     names = [str(rail["netdev"]) for rail in asked.rails if rail["netdev"] in links]
-    changes = {name: int(reader.file(f"/sys/class/net/{name}/carrier_changes") or 0) for name in names}
+    changes = {name: whole(reader.file(f"/sys/class/net/{name}/carrier_changes")) or 0 for name in names}
     counted = {name: reading.count(place, name, devices.get(name)) for name in names}
     return {"after": {"counters": counted, "carrier_changes": changes}}
 

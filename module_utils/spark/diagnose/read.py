@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +14,10 @@ from ..gids import resolve
 from ..link import hardware, keeper
 from ..link.run import Place, serving
 from ..parse.ethtool import parse_driver, parse_link, parse_module
+from ..parse.ip import parse_addr
 from ..parse.lspci import parse_links
 from ..parse.rdma import read_devices
+from ..parse.whole import whole
 from ..plan.functions import CONNECTX_DRIVER
 
 HEADERS_BYTES = 28
@@ -64,7 +65,7 @@ def read(place: Place, node: str, rails: Sequence[Mapping[str, Any]]) -> dict[st
     return {
         "node": node,
         "serving": serving(place.run),
-        "uptime_s": float((reader.file("/proc/uptime") or "0").split()[0]),
+        "uptime_s": whole(reader.file("/proc/uptime").partition(".")[0]) or 0,
         "functions": functions,
         "gids": [item.as_dict() for item in resolved],
         "gids_wrong": [{"code": item.code, "found": item.found, "table": list(item.evidence)} for item in wrong],
@@ -121,21 +122,20 @@ def connectx(root: Path) -> list[str]:
 def addresses(reader: Reader) -> dict[str, dict[str, Any]]:
     """Flags, MTU and IPv4 addresses of every interface."""
     try:
-        told = json.loads(reader.ask("ip", "-j", "address") or "[]")
+        told = parse_addr(reader.ask("ip", "-j", "address"))
     except ValueError as wrong:
         reader.unread["ip -j address"] = str(wrong)
         return {}
     # The whole list names every interface of the machine, which concerns nobody.
     reader.raw.pop("ip -j address", None)
     return {
-        str(link["ifname"]): {
-            "admin_up": "UP" in link.get("flags", ()),
-            "carrier": "LOWER_UP" in link.get("flags", ()),
-            "mtu": link.get("mtu"),
-            "addresses": [item["local"] for item in link.get("addr_info", ()) if item.get("family") == "inet"],
+        link.name: {
+            "admin_up": link.admin_up,
+            "carrier": link.carrier,
+            "mtu": link.mtu,
+            "addresses": [address.partition("/")[0] for address in link.addresses],
         }
         for link in told
-        if "ifname" in link
     }
 
 
@@ -162,7 +162,7 @@ def function(
         "rdma_device": device["name"] if device else None,
         "rdma_state": device["state"] if device else None,
         "pci": rail.get("pci") if rail else None,
-        "carrier_changes": int(reader.file(f"{base}/carrier_changes") or 0),
+        "carrier_changes": whole(reader.file(f"{base}/carrier_changes")) or 0,
         "speed_mbps": None,
         "driver": "",
         "firmware": "",

@@ -21,6 +21,7 @@ from ..findings import Finding, fatal, finding
 from ..gids import Resolved
 from ..parse import perftest
 from ..parse.sockets import parse_listeners
+from ..parse.whole import document
 from ..runner import NOT_FOUND_RC, TIMED_OUT_RC, Completed, Run
 from . import keeper, tcp
 from .legs import Leg, ask_port, ports_of
@@ -251,7 +252,8 @@ def _settled(
     status: dict[str, Any] = {"listening": [], "ended": {}}
     while clock() < until:
         with contextlib.suppress(OSError, ValueError):
-            status = json.loads((place.folder / "status.json").read_text(encoding="utf-8"))
+            told = document((place.folder / "status.json").read_text(encoding="utf-8"))
+            status = told if isinstance(told, dict) and status.keys() <= told.keys() else status
         if len(status["listening"]) + len(status["ended"]) >= count:
             break
         sleep(0.1)
@@ -411,8 +413,12 @@ def stream_of(place: Place, lane: Lane, done: Completed, began: float, ended: fl
     failure = failure_of(done, over_tcp=over_tcp)
     gbps = None
     if failure is None and over_tcp:
-        report = json.loads(done.stdout)
-        gbps, began, ended = float(report["gbps"]), float(report["began"]), float(report["ended"])
+        try:
+            report = document(done.stdout)
+            gbps, began, ended = float(report["gbps"]), float(report["began"]), float(report["ended"])
+        except (KeyError, OverflowError, TypeError, ValueError):
+            lines = tuple(line for line in done.stdout.splitlines() if line.strip())[-8:]
+            failure = Failure("no_result", perftest.FAILURES["no_result"], lines)
     elif failure is None:
         gbps = _rate(place, lane, done)
     return Stream(

@@ -17,6 +17,11 @@ CHUNK = 1 << 20
 CONNECT_S = 10.0
 # How long either side waits for the other one to move at all.
 STALL_S = 20.0
+MOST_ANSWER_BYTES = 64 << 10
+
+
+class NotOurs(Exception):
+    """Something else listens on the port."""
 
 
 def receive(address: str, port: int, life_s: int) -> dict[str, Any]:
@@ -52,12 +57,15 @@ def send(source: str, address: str, port: int, seconds: float, start_at: float =
             connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         answer = b""
-        while chunk := connection.recv(4096):
+        while len(answer) < MOST_ANSWER_BYTES and (chunk := connection.recv(4096)):
             answer += chunk
         ended = time.time()
     if not answer:
         raise ConnectionResetError("the receiver ended without a report")
-    received = int(json.loads(answer)["bytes"])
+    try:
+        received = int(json.loads(answer)["bytes"])
+    except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as wrong:
+        raise NotOurs(f"what answered is no receiver of ours: {answer[:80]!r}") from wrong
     return {
         "bytes": received,
         "began": began,
@@ -92,6 +100,8 @@ def main(argv: list[str]) -> int:
         print(f"timed_out: {late}", file=sys.stderr)
     except ConnectionError as lost:
         print(f"peer_lost: {lost}", file=sys.stderr)
+    except NotOurs as other:
+        print(f"wrong_peer: {other}", file=sys.stderr)
     except OSError as wrong:
         # EADDRINUSE, EHOSTUNREACH, ENETUNREACH
         kind = {98: "port_in_use", 113: "no_server", 101: "no_server"}.get(wrong.errno or 0, "unknown")

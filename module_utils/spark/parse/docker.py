@@ -5,6 +5,7 @@ The same objects come from the command line with ``--format '{{json .}}'`` and f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
 def parse_info(info: Mapping[str, Any]) -> DockerFacts:
     """``docker info``. The command line reports an unreachable daemon inside an otherwise empty object."""
-    errors = [str(error) for error in info.get("ServerErrors") or ()]
-    version = info.get("ServerVersion") or None
+    errors = _texts(info.get("ServerErrors"))
+    version = _text(info.get("ServerVersion"))
     return {
         "version": version,
-        "storage_driver": info.get("Driver") or None,
-        "root": info.get("DockerRootDir") or None,
+        "storage_driver": _text(info.get("Driver")),
+        "root": _text(info.get("DockerRootDir")),
         "error": "; ".join(errors) or (None if version else "the daemon told no version"),
     }
 
@@ -30,35 +31,50 @@ def parse_info(info: Mapping[str, Any]) -> DockerFacts:
 def parse_image(reference: str, image: Mapping[str, Any] | None, error: str | None = None) -> ImageFacts:
     """One object of ``docker image inspect``; None for an image that is not there."""
     found = image or {}
-    config = found.get("Config") or {}
+    size = found.get("Size")
     return {
         "reference": reference,
         "present": bool(found),
-        "id": str(found.get("Id", "")),
-        "repo_digests": sorted(found.get("RepoDigests") or ()),
-        "layers": list((found.get("RootFS") or {}).get("Layers") or ()),
-        "architecture": str(found.get("Architecture", "")),
-        "env": [hide(entry) for entry in config.get("Env") or ()],
-        "size_bytes": int(found.get("Size", 0)),
+        "id": _text(found.get("Id")) or "",
+        "repo_digests": sorted(_texts(found.get("RepoDigests"))),
+        "layers": _texts(_object(found.get("RootFS")).get("Layers")),
+        "architecture": _text(found.get("Architecture")) or "",
+        "env": [hide(entry) for entry in _texts(_object(found.get("Config")).get("Env"))],
+        "size_bytes": size if isinstance(size, int) else 0,
         "error": error,
     }
 
 
 def parse_container(container: Mapping[str, Any]) -> RankContainer:
     """One object of ``docker inspect``: what tells whether it is the rank that was asked for."""
-    state = container.get("State") or {}
-    labels = (container.get("Config") or {}).get("Labels") or {}
+    state, config = _object(container.get("State")), _object(container.get("Config"))
     return {
-        "id": str(container.get("Id", "")),
-        "running": bool(state.get("Running")),
-        "started_at": str(state.get("StartedAt", "")),
-        "config_sha256": str(labels.get(CONFIG_LABEL, "")),
-        "memory_share": _memory_share((container.get("Config") or {}).get("Cmd") or []),
+        "id": _text(container.get("Id")) or "",
+        "running": state.get("Running") is True,
+        "started_at": _text(state.get("StartedAt")) or "",
+        "config_sha256": _text(_object(config.get("Labels")).get(CONFIG_LABEL)) or "",
+        "memory_share": _memory_share(_texts(config.get("Cmd"))),
     }
 
 
 def _memory_share(argv: Sequence[str]) -> float | None:
     try:
-        return float(argv[argv.index("--gpu-memory-utilization") + 1])
+        share = float(argv[argv.index("--gpu-memory-utilization") + 1])
     except (ValueError, IndexError):
         return None
+    return share if math.isfinite(share) else None
+
+
+# Of a field that has another kind than the daemon's, nothing is known.
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _texts(value: Any) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, (list, tuple)) else []
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from .whole import document
+from .whole import records
 
 if TYPE_CHECKING:
     from ..facts import RouteFacts
+
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -28,39 +31,49 @@ class Link:
 
 def parse_addr(text: str) -> list[Link]:
     """``ip -j addr`` or ``ip -j link``. Raises ValueError for anything else."""
-    return [
-        Link(
-            name=str(link["ifname"]),
-            mac=str(link.get("address", "")),
-            operstate=str(link.get("operstate", "UNKNOWN")).lower(),
-            carrier="LOWER_UP" in link.get("flags", ()),
-            mtu=int(link.get("mtu", 0)),
-            master=link.get("master"),
-            addresses=tuple(
-                f"{entry['local']}/{entry['prefixlen']}"
-                for entry in link.get("addr_info", ())
-                if entry.get("family") == "inet"
-            ),
-            admin_up="UP" in link.get("flags", ()),
-        )
-        for link in _records(text)
-        # ip prints an empty object for what it filtered out.
-        if "ifname" in link
-    ]
+    # ip prints an empty object for what it filtered out.
+    return _each(_link, (link for link in records(text) if "ifname" in link))
+
+
+def _link(link: Mapping[str, Any]) -> Link:
+    flags = link.get("flags", ())
+    return Link(
+        name=str(link["ifname"]),
+        mac=str(link.get("address", "")),
+        operstate=str(link.get("operstate", "UNKNOWN")).lower(),
+        carrier="LOWER_UP" in flags,
+        mtu=int(link.get("mtu", 0)),
+        master=link.get("master"),
+        addresses=tuple(
+            f"{entry['local']}/{entry['prefixlen']}"
+            for entry in link.get("addr_info", ())
+            if entry.get("family") == "inet"
+        ),
+        admin_up="UP" in flags,
+    )
 
 
 def parse_routes(text: str) -> list[RouteFacts]:
     """``ip -j route``, without the local table and what leads nowhere. Raises ValueError for anything else."""
-    return [
-        {
-            "dst": str(route["dst"]),
-            "dev": str(route.get("dev", "")),
-            "gateway": route.get("gateway"),
-            "metric": int(route.get("metric", 0)),
-        }
-        for route in _records(text)
-        if "dst" in route and route.get("table") != "local" and route.get("type", "unicast") == "unicast"
-    ]
+    told = (route for route in records(text) if "dst" in route and route.get("table") != "local")
+    return _each(_route, (route for route in told if route.get("type", "unicast") == "unicast"))
+
+
+def _route(route: Mapping[str, Any]) -> RouteFacts:
+    return {
+        "dst": str(route["dst"]),
+        "dev": str(route.get("dev", "")),
+        "gateway": route.get("gateway"),
+        "metric": int(route.get("metric", 0)),
+    }
+
+
+def _each(read: Callable[[Mapping[str, Any]], Read], items: Iterable[Mapping[str, Any]]) -> list[Read]:
+    """Every record as what it means; a field of another kind than ip's is a ValueError like any other."""
+    try:
+        return [read(item) for item in items]
+    except (AttributeError, KeyError, OverflowError, TypeError) as wrong:
+        raise ValueError(f"not what ip prints: {wrong}") from wrong
 
 
 def parse_proc_route(text: str) -> list[RouteFacts]:
@@ -87,10 +100,3 @@ def parse_proc_route(text: str) -> list[RouteFacts]:
 def _address(field: str) -> str:
     """The kernel prints an address as one little-endian number."""
     return socket.inet_ntoa(bytes.fromhex(field)[::-1])
-
-
-def _records(text: str) -> list[dict[str, Any]]:
-    data = document(text or "[]")
-    if not isinstance(data, list) or not all(isinstance(record, dict) for record in data):
-        raise ValueError("not a list of records")
-    return data

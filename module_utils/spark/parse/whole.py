@@ -14,9 +14,17 @@ def whole(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None
 
 
-def document(text: str) -> Any:
+def document(text: str | bytes) -> Any:
     """JSON. Raises ValueError for anything else, also for what is nested more deeply than can be read."""
     try:
         return json.loads(text)
     except RecursionError as deep:
         raise ValueError("nested too deeply") from deep
+
+
+def records(text: str) -> list[dict[str, Any]]:
+    """A list of objects, empty where nothing was printed. Raises ValueError for anything else."""
+    data = document(text or "[]")
+    if not isinstance(data, list) or not all(isinstance(record, dict) for record in data):
+        raise ValueError("not a list of records")
+    return data
