@@ -130,7 +130,8 @@ CODES: tuple[Code, ...] = (
         "warn",
         "Half the rate when both directions are loaded",
         "Each direction passes alone, and both at once reach about half of what a healthy pair does. Collectives load "
-        "both directions. It has been seen on single machines only, so it does not stop the play.",
+        "both directions. It has been reported of single machines only, so it is a warning; where both ways together "
+        "carry less than one way alone has to (link_check_min_gbps), it stops the play.",
         "Reboot both Sparks and run the play again. If it stays: shut both down, pull their power for 30 seconds, and "
         "start them again.",
     ),

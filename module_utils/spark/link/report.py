@@ -55,6 +55,7 @@ def judge(run: LegRun, limits: Limits, seen: Sequence[str] = ()) -> list[Finding
         flow=flow,
         path=path_of(node, run.leg.target, netdevs, run.own, run.peer, counts_loss=limits.transport == "rdma"),
         both=run.leg.kind == "both",
+        one_way_gbps=limits.min_gbps,
         seen=seen,
     )
     if run.first is not None:

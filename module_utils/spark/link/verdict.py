@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..findings import Finding, fatal, finding
@@ -83,12 +83,14 @@ def judge(
     flow: Together | None = None,
     path: Path | None = None,
     both: bool = False,
+    one_way_gbps: float = 0.0,
     seen: Iterable[str] = (),
 ) -> list[Finding]:
     """The verdict about one leg, from streams that were meant to run at the same time.
 
     ``flow`` is what the counters say about that, ``path`` where bytes were lost, ``both`` whether the streams ran both
-    ways, and ``seen`` what else was noticed about the machines, as evidence for a slow link.
+    ways, ``one_way_gbps`` what one way alone has to carry, and ``seen`` what else was noticed about the machines, as
+    evidence for a slow link.
     """
     failures = [failed(node, stream) for stream in streams if stream.failure is not None]
     if failures:
@@ -112,7 +114,11 @@ def judge(
     if fatal(found):
         return found
     if both:
-        return [*found, finding("LINK_BOTH_WAYS_SLOW", node=node, found=told, expected=wanted, evidence=evidence)]
+        found.append(finding("LINK_BOTH_WAYS_SLOW", node=node, found=told, expected=wanted, evidence=evidence))
+        if reached < threshold(one_way_gbps, len(streams)):
+            # Half a rate rests on few reports. That both ways carry less than one has to rests on this measurement.
+            found[-1] = replace(found[-1], severity="fatal")
+        return found
     return [*found, _slow(node, streams, slowest, told, wanted, (*evidence, *seen), needed, transport, path)]
 
 

@@ -308,7 +308,8 @@ class Policy:
         "a number greater than 0, in Gb/s",
         "link_check_min_both_ways_gbps: 300",
         "The sum over both rails and both directions at once. A healthy pair reached 369; pairs in a state that shows "
-        "nowhere else reached less than 240. Below it the play warns and goes on.",
+        "nowhere else reached less than 240. Those are single reports: below it the play warns and goes on. "
+        "It stops where both directions together carry less than link_check_min_gbps, what one alone has to.",
     )
     link_check_seconds: int = _variable(
         12,

@@ -209,6 +209,8 @@ def test_a_measurement_is_judged_recorded_and_remembered(
     assert (measured["sum_gbps"], measured["verdict"]) == (0.2, "LINK_BOTH_WAYS_SLOW")
     assert [leg["kind"] for leg in measured["directions"]] == ["write", "both"]
     assert json.loads((machine.root / link.LAST).read_text())["sum_gbps"] == 0.2
+    warned = passed["findings"][-1]
+    assert (warned["severity"], passed.get("failed", False)) == ("warn", False), "what few machines do stops nothing"
     refused = call("link_measure", **given)
     assert (refused["failed"], codes(refused)) == (True, [silent, "LINK_SLOW"])
     assert machine.ran("systemctl", "stop", "spark-link.service"), "nobody comes to this node's listeners any more"

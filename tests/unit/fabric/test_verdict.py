@@ -66,6 +66,7 @@ def judged(case: dict[str, Any]) -> list[Finding]:
         min_gbps=case.get("min_gbps", 170),
         transport=case.get("transport", "rdma"),
         both=case.get("both", False),
+        one_way_gbps=case.get("one_way_gbps", 170),
         flow=Together(flow[0], flow[0] / flow[1], flow[1]) if flow else None,
         path=path,
     )
