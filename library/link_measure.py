@@ -94,7 +94,7 @@ def main() -> None:
         return bool(fatal(found))
 
     def once_more(leg_run: link.LegRun) -> bool:
-        return asked["judge"] and report.not_together(leg_run, limits)
+        return asked["judge"] and report.proved_nothing(leg_run, limits)
 
     runs = link.run_legs(place, node, chosen, rails, asked["ports"], resolved, enough=stop_after, again=once_more)
     for found in judged.values():

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..findings import Finding, finding
+from ..findings import Finding, fatal, finding
 from . import verdict
 from .legs import Leg
-from .path import bit_error_rate, path_of
+from .path import Path, bit_error_rate, path_of
 from .run import LegRun
 from .samples import together
 
@@ -53,19 +53,31 @@ def judge(run: LegRun, limits: Limits, seen: Sequence[str] = ()) -> list[Finding
         min_gbps=limits.of(run.leg),
         transport=limits.transport,
         flow=flow,
-        path=path_of(node, run.leg.target, netdevs, run.own, run.peer, counts_loss=limits.transport == "rdma"),
+        path=_path(run, limits),
         both=run.leg.kind == "both",
         one_way_gbps=limits.min_gbps,
         seen=seen,
     )
     if run.first is not None:
-        judged[-1] = replace(judged[-1], evidence=(*judged[-1].evidence, _first_try(run.first)))
+        judged[-1] = replace(judged[-1], evidence=(*judged[-1].evidence, _first_try(run.first, limits)))
     return found + judged
 
 
-def not_together(run: LegRun, limits: Limits) -> bool:
-    """Whether the streams of a leg proved nothing because they did not share the wire: a second try may."""
-    return run.leg.kind != "latency" and any(item.code == "LINK_NO_OVERLAP" for item in judge(run, limits))
+def proved_nothing(run: LegRun, limits: Limits) -> bool:
+    """Whether a leg failed by what a busy host does to a measurement, so that a second try may prove something.
+
+    Its streams did not share the wire, or a figure is contradicted by the counters. A slow link is slow in both.
+    """
+    if run.leg.kind == "latency" or any(stream.failure for stream in run.streams):
+        return False
+    found = fatal(judge(run, limits))
+    apart = any(item.code == "LINK_NO_OVERLAP" for item in found)
+    return apart or (bool(found) and verdict.contradicted(run.streams, _path(run, limits)) is not None)
+
+
+def _path(run: LegRun, limits: Limits) -> Path:
+    netdevs = [lane.netdev for lane in run.lanes]
+    return path_of(run.leg.source, run.leg.target, netdevs, run.own, run.peer, counts_loss=limits.transport == "rdma")
 
 
 def _unmeasured(item: Finding) -> Finding:
@@ -79,7 +91,10 @@ def _unmeasured(item: Finding) -> Finding:
     )
 
 
-def _first_try(run: LegRun) -> str:
+def _first_try(run: LegRun, limits: Limits) -> str:
+    odd = verdict.contradicted(run.streams, _path(run, limits))
+    if odd is not None:
+        return f"second try: in the first one rail {odd.rail} reported {odd.gbps or 0.0:.3f} Gb/s, and sent more"
     flow = together(run.samples)
     by_stamps = f"{verdict.overlap(run.streams).share:.0%} by their stamps"
     by_counters = f", {flow.share:.0%} by their counters" if flow else ""

@@ -18,6 +18,9 @@ MIN_OVERLAP = 0.9
 DEGRADED_GBPS = (4.0, 32.0)
 # Healthy rails differ by a few per cent.
 UNEQUAL = 0.5
+# A figure below this share of what the function sent in the same time contradicts it. Twins that count one wire show up
+# to twice their own.
+CONTRADICTED = 0.25
 # What each rail has to carry of the threshold, so that one that idles is seen also where the other alone passes it.
 LEAST_SHARE = 0.25
 
@@ -120,6 +123,20 @@ def judge(
             found[-1] = replace(found[-1], severity="fatal")
         return found
     return [*found, _slow(node, streams, slowest, told, wanted, (*evidence, *seen), needed, transport, path)]
+
+
+def contradicted(streams: Sequence[Stream], path: Path | None) -> Stream | None:
+    """The first stream whose figure is a small part of what its function put on the wire meanwhile.
+
+    perftest counts completions inside margins of its own; on a host that stalls there may be none of them in a run that
+    carried all the time.
+    """
+    for stream in streams:
+        for item in path.sent if path is not None else ():
+            sent_gbps = item.count * 8 / stream.seconds / 1e9 if stream.seconds else 0.0
+            if item.netdev == stream.netdev and (stream.gbps or 0.0) < CONTRADICTED * sent_gbps:
+                return stream
+    return None
 
 
 def _evidence(streams: Sequence[Stream], flow: Together | None, path: Path | None) -> tuple[str, ...]:

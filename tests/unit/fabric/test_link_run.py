@@ -535,11 +535,35 @@ def test_only_streams_that_did_not_run_together_are_tried_again(
     place = link.Place(run, tmp_path, python=sys.executable)
     (leg_run,) = link.run_legs(place, "spark-01", [OVER_TCP], RAILS, base)
     assert (leg_run.first, report.measurement([leg_run], {}, LIMITS)["tries"]) == (None, 1)
-    assert not report.not_together(leg_run, LIMITS)
-    assert not report.not_together(leg_run, report.Limits(10**6, 10**6, "tcp")), "slow is slow the second time as well"
-    assert report.not_together(apart(leg_run), LIMITS)
+    assert not report.proved_nothing(leg_run, LIMITS)
+    assert not report.proved_nothing(leg_run, report.Limits(10**6, 10**6, "tcp")), "slow is slow twice"
+    assert report.proved_nothing(apart(leg_run), LIMITS)
     twice = report.judge(replace(apart(leg_run), first=apart(leg_run)), LIMITS)[-1]
     assert (twice.code, twice.severity) == ("LINK_NO_OVERLAP", "fatal")
+
+
+def test_a_figure_that_its_own_counters_contradict_is_tried_again_and_told(
+    keep: Any, tmp_path: Path, base: tuple[int, int]
+) -> None:
+    keep(tcp_listeners(base, OVER_TCP))
+    place = link.Place(run, tmp_path, python=sys.executable)
+    (leg_run,) = link.run_legs(place, "spark-01", [OVER_TCP], RAILS, base)
+    first, second = leg_run.streams
+    sent = int((second.gbps or 0.0) * 1e9 / 8 * second.seconds)
+    stalled = replace(
+        leg_run, streams=(replace(first, gbps=0.0), second), own=({"tx_bytes_phy": sent}, {"tx_bytes_phy": sent})
+    )
+    assert report.proved_nothing(stalled, LIMITS)
+    honest = replace(stalled, own=({"tx_bytes_phy": 0}, {"tx_bytes_phy": sent}))
+    assert not report.proved_nothing(honest, LIMITS), "a rail that sent nothing is slow, and not badly measured"
+    assert not report.proved_nothing(replace(stalled, streams=leg_run.streams), LIMITS), "what passed is not repeated"
+    told = report.judge(replace(leg_run, first=stalled), LIMITS)[-1]
+    assert (told.code, told.evidence[-1]) == (
+        "LINK_OK",
+        f"second try: in the first one rail {first.rail} reported 0.000 Gb/s, and sent more",
+    )
+    twice = report.judge(replace(stalled, first=stalled), LIMITS)
+    assert [item.code for item in twice if item.severity == "fatal"] == ["LINK_RAIL_SLOW"]
 
 
 def test_a_listener_starts_again_once_and_only_if_it_is_one(keep: Any, base: tuple[int, int]) -> None:
